@@ -107,6 +107,8 @@ pub struct JournalStatus {
     pub bytes: u64,
     /// Most bytes of the segments.
     pub bytes_max: u64,
+    /// Bytes of the segments without what is left in the last one.
+    pub used: u64,
 }
 
 /// The journal of a consistency group. Any number of threads may use it.
@@ -179,26 +181,40 @@ impl Journal {
     ///
     /// Panics if the record is not sound.
     pub fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
-        assert!(record.is_sound(), "{record:?}");
+        self.append_together(std::slice::from_ref(record), 0)
+    }
+
+    /// Appends records that a crash keeps all or none of; returns the place of the last. So many bytes of the journal are left free,
+    /// for records that are appended with less.
+    ///
+    /// Panics if a record is not sound, if there are none, and if they do not fit into a frame.
+    pub fn append_together(&self, records: &[Record<'_>], leaving: u64) -> Result<Lsn, AppendError> {
+        for record in records {
+            assert!(record.is_sound(), "{record:?}");
+        }
+        let bytes: usize = records.iter().map(Record::bytes).sum();
+        assert!((1..=FRAME_BODY_MAX).contains(&bytes), "{bytes} bytes of records in one frame");
         let mut state = self.lock();
         loop {
             if let Some(error) = &state.failed {
                 return Err(AppendError::Failed(error.clone()));
             }
-            let body = state.open.body() + record.bytes();
+            let body = state.open.body() + bytes;
             if body <= FRAME_BODY_MAX {
-                if !self.has_space(&state, body) {
+                if !self.has_space(&state, body, leaving) {
                     return Err(AppendError::Full);
                 }
                 break;
             }
             state = self.write_or_wait(state)?;
         }
-        let lsn = state.next;
-        state.next = Lsn(lsn.0 + 1);
-        record.encode(&mut state.open.bytes);
-        state.open.records += 1;
-        Ok(lsn)
+        for record in records {
+            record.encode(&mut state.open.bytes);
+        }
+        let count = u32::try_from(records.len()).expect("records of a frame are few");
+        state.open.records += count;
+        state.next = Lsn(state.next.0 + u64::from(count));
+        Ok(Lsn(state.next.0 - 1))
     }
 
     /// Returns when a record is in its file.
@@ -293,6 +309,7 @@ impl Journal {
             segments_max: self.directory.size.segments_max,
             bytes: u64::from(segments) * self.directory.size.segment_bytes,
             bytes_max: self.directory.size.bytes(),
+            used: (u64::from(segments) * self.directory.size.segment_bytes).saturating_sub(state.left),
         }
     }
 
@@ -313,17 +330,19 @@ impl Journal {
         self.sync()
     }
 
-    /// Returns true if the frame that is being written and the open one with a body of so many bytes have space.
-    fn has_space(&self, state: &State, body: usize) -> bool {
+    /// Returns true if the frame that is being written and the open one with a body of so many bytes have space, with so many bytes left
+    /// free after them.
+    fn has_space(&self, state: &State, body: usize, leaving: u64) -> bool {
         let mut left = state.left;
         let mut segments =
             self.directory.size.segments_max.saturating_sub(u32::try_from(state.segments.len()).unwrap_or(u32::MAX));
-        for bytes in [state.in_flight, frame_bytes(body) as u64] {
+        for bytes in [state.in_flight, frame_bytes(body) as u64, leaving] {
             if left < bytes {
                 let Some(fewer) = segments.checked_sub(1) else { return false };
                 (segments, left) = (fewer, self.directory.size.segment_bytes - BLOCK_BYTES as u64);
             }
-            left -= bytes;
+            let Some(less) = left.checked_sub(bytes) else { return false };
+            left = less;
         }
         true
     }

@@ -5,13 +5,21 @@
 //! `docs/durability.md` has the argument, and the crash tests carry it out.
 
 mod activity;
+mod behind;
+mod change;
+mod compare;
 mod group;
 mod protected;
 mod range_lock;
+mod requests;
+mod resync;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
-pub use group::{Durability, FindDifferences, Group, GroupOptions, Opened, WhenBehind, differing_blocks};
+pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};
+pub use compare::{FindDifferences, differing_blocks};
+pub use group::{Durability, Group, GroupOptions, Opened, VOLUMES_MAX, WhenBehind};
 pub use protected::ProtectedVolume;
+pub use resync::Resync;
 
 #[cfg(test)]
 mod tests;

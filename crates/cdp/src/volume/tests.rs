@@ -11,6 +11,9 @@ use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost};
 use onefold_engine::types::RepositoryId;
 
 use super::*;
+
+mod behind;
+
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
@@ -18,7 +21,7 @@ use crate::sim_origin::SimOrigin;
 
 const DIR: &str = "group";
 const ORIGINS: [&str; 2] = ["first", "second"];
-/// Two extents each.
+/// Two extents of the activity log each.
 const SIZE: u64 = 2 * EXTENT_BYTES;
 /// Bytes of the volumes that tests use, around the border of the extents.
 const USED: Range<u64> = EXTENT_BYTES - 8192..EXTENT_BYTES + 8192;
@@ -31,25 +34,25 @@ fn world() -> SimDisk {
         file.set_len(SIZE).unwrap();
         file.sync().unwrap();
     }
-    Group::create(&disk, Path::new(DIR)).unwrap();
+    Group::create(&disk, Path::new(DIR), &[SIZE; 2]).unwrap();
     disk.sync_dir(Path::new("")).unwrap();
     disk.crash(CrashMode::LoseUnsynced)
 }
 
 fn open(disk: &SimDisk, boot: u64, durability: Durability) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
-    open_with(disk, boot, durability, JournalSize { segment_bytes: 256 << 10, segments_max: 64 })
+    open_with(disk, boot, GroupOptions { durability, ..OPTIONS })
 }
 
-fn open_with(
-    disk: &SimDisk,
-    boot: u64,
-    durability: Durability,
-    size: JournalSize,
-) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
+const OPTIONS: GroupOptions = GroupOptions {
+    size: JournalSize { segment_bytes: 256 << 10, segments_max: 64 },
+    durability: Durability::Both,
+    when_behind: WhenBehind::Fail,
+};
+
+fn open_with(disk: &SimDisk, boot: u64, options: GroupOptions) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
     let repository = RepositoryId([1; 16]);
     let keys = Keys::derive(&MasterKey([7; 32]), repository);
     let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
-    let options = GroupOptions { size, durability, when_behind: WhenBehind::Fail };
     let mut origins: Vec<Arc<dyn Export>> = Vec::new();
     for name in ORIGINS {
         let file = disk.open(Path::new(name), Access::ReadWrite)?;
@@ -137,10 +140,15 @@ fn history(group: &Group) -> Bytes {
     while frames
         .next_frame(&mut |entry| {
             let record = entry.record;
-            let range = || bytes(record.offset..record.offset + record.len);
+            let used = record.offset.max(USED.start)..(record.offset + record.len).min(USED.end);
+            if used.is_empty() {
+                return Ok(());
+            }
+            let state = &mut state[usize::from(record.volume)][bytes(used.clone())];
+            let start = usize::try_from(used.start - record.offset).unwrap();
             match record.op {
-                Op::Write => state[usize::from(record.volume)][range()].copy_from_slice(record.payload),
-                Op::Zero | Op::Trim => state[usize::from(record.volume)][range()].fill(0),
+                Op::Write => state.copy_from_slice(&record.payload[start..start + state.len()]),
+                Op::Zero | Op::Trim => state.fill(0),
                 _ => {}
             }
             Ok(())
@@ -299,7 +307,7 @@ fn a_group_is_not_closed_while_a_volume_may_lack_a_record() {
 fn a_long_write_that_the_journal_takes_in_part_is_in_the_volume_as_far_as_in_the_history() {
     let disk = world();
     let size = JournalSize { segment_bytes: 4 << 20, segments_max: 3 };
-    let (group, _) = open_with(&disk, 1, Durability::Both, size).unwrap();
+    let (group, _) = open_with(&disk, 1, GroupOptions { size, ..OPTIONS }).unwrap();
     let volume = ProtectedVolume::new(Arc::clone(&group), 0);
     let mut outcomes = Vec::new();
     for number in 1..=4 {
