@@ -53,6 +53,11 @@ struct Volume {
 
 impl Volume {
     fn new() -> Self {
+        Self::with(&["--journal-size", "64M"])
+    }
+
+    /// Creates a group with options.
+    fn with(options: &[&str]) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
@@ -60,7 +65,7 @@ impl Volume {
         file.set_len(SIZE).unwrap();
         file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
         let volume = format!("web={}", image.display());
-        fixture.run(["cdp", "create", "group", &volume, "--journal-size", "64M"]).code(0);
+        fixture.run([&["cdp", "create", "group", &volume], options].concat()).code(0);
         Self { fixture, group, image }
     }
 
@@ -71,6 +76,10 @@ impl Volume {
     /// Changes the volume as a client; each command is one of `qemu-io`.
     fn change(&self, commands: &[&str]) {
         run_qemu_io(&self.group.join("nbd"), commands);
+    }
+
+    fn status(&self) -> serde_json::Value {
+        self.fixture.run(["cdp", "status", "group", "--json"]).code(0).json()
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -180,4 +189,61 @@ fn wrong_groups_and_moments_get_sentences() {
     server.stop();
     File::options().write(true).open(&volume.image).unwrap().set_len(SIZE / 2).unwrap();
     fixture.run(["cdp", "serve", "group"]).code(1).says("had 16777216 when the group was created");
+}
+
+/// A group whose journal is full, since its repository is away.
+fn behind() -> (Volume, Server, Vec<u8>) {
+    let volume = Volume::with(&["--journal-size", "12M", "--when-behind", "bitmap"]);
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    let before = volume.bytes();
+    volume.fixture.run(["cdp", "mark", "group", "before"]).code(0);
+    let repository = volume.fixture.path("repository");
+    std::fs::rename(&repository, volume.fixture.path("away")).unwrap();
+    let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
+    volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
+    volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
+    assert_ne!(volume.status()["behind_bytes"], 0);
+    volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
+    std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
+    (volume, server, before)
+}
+
+/// Waits until everything that is behind is recorded, and checks history and moments.
+fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let start = Instant::now();
+    while volume.status()["behind_bytes"] != 0 {
+        assert!(start.elapsed() < Duration::from_mins(1), "{}", volume.status());
+        std::thread::sleep(Duration::from_millis(50));
+        volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    }
+    volume.change(&["write -P 0x66 14M 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let image = volume.bytes();
+    let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    let gaps = history["gaps"].as_array().unwrap();
+    assert!(!gaps.is_empty() && gaps.iter().all(|gap| !gap["to"].is_null()), "{history}");
+    let inside = format!("lsn:{}", gaps[0]["from"]["lsn"]);
+    volume.fixture.run(["cdp", "restore", "group", "--at", &inside, "--target", "x"]).code(1).says("is inside a gap");
+    assert!(volume.restored("latest") == image && volume.restored("before") == before);
+    server.stop();
+    assert!(volume.bytes() == image);
+}
+
+#[test]
+fn a_full_journal_leaves_a_gap_that_heals_after_a_checkpoint() {
+    let (volume, server, before) = behind();
+    check_healed(&volume, server, &before);
+}
+
+#[test]
+fn a_server_that_was_killed_behind_leaves_a_gap_that_heals() {
+    let (volume, mut server, before) = behind();
+    let answered = volume.bytes();
+    server.0.kill().unwrap();
+    drop(server);
+    let server = volume.serve();
+    assert!(volume.bytes() == answered, "no record may be written over later changes");
+    check_healed(&volume, server, &before);
 }

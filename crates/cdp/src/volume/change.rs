@@ -21,6 +21,7 @@ impl Group {
             return Ok(());
         }
         let is_bitmap = self.options.when_behind == WhenBehind::Bitmap;
+        self.pace(record.payload.len() as u64);
         let _held = self.hold(volume, range.clone());
         loop {
             let request = self.begin(volume, range.clone(), is_bitmap)?;

@@ -15,6 +15,7 @@ use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
 use crate::volume::activity::{ActivityLog, Extent, LastUse, extents_of};
 use crate::volume::behind::BehindMap;
+use crate::volume::pressure::{JournalFill, Pacer};
 use crate::volume::range_lock::{HeldRange, RangeLock};
 use crate::volume::requests::{Mode, Request, Requests, State};
 
@@ -87,6 +88,7 @@ pub struct Group {
     /// Position of the thread that records extents that are behind.
     pub(super) cursor: Mutex<u64>,
     pub(super) requests: Requests,
+    pacer: Pacer,
 }
 
 impl Group {
@@ -136,7 +138,8 @@ impl Group {
         let requests = Requests::new(log, mode, last != LastUse::PowerCut);
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
-        let group = Self { journal, host, options, origins, locks, behind, cursor, requests };
+        let pacer = Pacer::new(host.monotonic());
+        let group = Self { journal, host, options, origins, locks, behind, cursor, requests, pacer };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         if last != LastUse::PowerCut {
             group.continue_behind()?;
@@ -223,7 +226,35 @@ impl Group {
     /// Gives records back that nobody needs any more, apart from those that the volumes may lack.
     pub fn release(&self, before: Lsn) {
         let synced = self.requests.lock().log.synced();
+        let used = self.journal.status().used;
         self.journal.release(before.min(synced));
+        let bytes = used.saturating_sub(self.journal.status().used);
+        if bytes != 0 {
+            self.pacer.note_returned(bytes, self.host.monotonic());
+        }
+    }
+
+    fn fill(&self) -> JournalFill {
+        let status = self.journal.status();
+        let returned = self.pacer.returned(status.bytes_max);
+        JournalFill { used: status.used, bytes_max: status.bytes_max, returned }
+    }
+
+    /// Delays a change by the fill of the journal, if changes wait for its space.
+    pub(super) fn pace(&self, len: u64) {
+        if self.options.when_behind != WhenBehind::Block {
+            return;
+        }
+        let fill = self.fill();
+        if fill.is_tight() {
+            let now = self.host.monotonic();
+            self.host.sleep(self.pacer.wait(fill.delay(len), now));
+        }
+    }
+
+    /// Returns false if changes may wait for something slow: space of the journal, or marks of extents that are behind.
+    pub(super) fn is_prompt(&self) -> bool {
+        !self.fill().is_tight() && self.requests.lock().mode == Mode::Recording
     }
 
     /// Bytes of the journal that are left for the records which begin a gap, and for the one that closes the journal.

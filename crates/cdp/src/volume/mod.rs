@@ -9,6 +9,7 @@ mod behind;
 mod change;
 mod compare;
 mod group;
+mod pressure;
 mod protected;
 mod range_lock;
 mod requests;
@@ -18,6 +19,7 @@ pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, exte
 pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};
 pub use compare::{FindDifferences, differing_blocks};
 pub use group::{Durability, Group, GroupOptions, Opened, VOLUMES_MAX, WhenBehind};
+pub use pressure::{DELAY_MAX, JournalFill};
 pub use protected::ProtectedVolume;
 pub use resync::Resync;
 

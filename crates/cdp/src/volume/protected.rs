@@ -55,6 +55,10 @@ impl Export for ProtectedVolume {
         self.origin().has_context(context)
     }
 
+    fn is_prompt(&self) -> bool {
+        self.origin().is_prompt() && self.group.is_prompt()
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         self.origin().read(offset, into)
     }

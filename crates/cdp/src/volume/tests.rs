@@ -14,7 +14,7 @@ use super::*;
 
 mod behind;
 
-use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op};
+use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op, Record};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
 use crate::sim_origin::SimOrigin;
@@ -133,24 +133,39 @@ fn contents(disk: &SimDisk) -> Bytes {
     })
 }
 
+/// Applies a record to the used bytes.
+fn apply(state: &mut Bytes, record: &Record<'_>) {
+    let used = record.offset.max(USED.start)..(record.offset + record.len).min(USED.end);
+    if used.is_empty() {
+        return;
+    }
+    let state = &mut state[usize::from(record.volume)][bytes(used.clone())];
+    let start = usize::try_from(used.start - record.offset).unwrap();
+    match record.op {
+        Op::Write => state.copy_from_slice(&record.payload[start..start + state.len()]),
+        Op::Zero | Op::Trim => state.fill(0),
+        _ => {}
+    }
+}
+
+/// Returns the bytes that a range of a volume has if the used ones have a state.
+fn expected_of(state: &Bytes, volume: u16, offset: u64, len: usize) -> Vec<u8> {
+    let mut expected = vec![0; len];
+    for (byte, place) in (offset..).zip(&mut expected) {
+        if USED.contains(&byte) {
+            *place = state[usize::from(volume)][usize::try_from(byte - USED.start).unwrap()];
+        }
+    }
+    expected
+}
+
 /// Returns what the journal says the volumes hold.
 fn history(group: &Group) -> Bytes {
     let mut state = empty();
     let mut frames = group.journal().frames(Lsn(1));
     while frames
         .next_frame(&mut |entry| {
-            let record = entry.record;
-            let used = record.offset.max(USED.start)..(record.offset + record.len).min(USED.end);
-            if used.is_empty() {
-                return Ok(());
-            }
-            let state = &mut state[usize::from(record.volume)][bytes(used.clone())];
-            let start = usize::try_from(used.start - record.offset).unwrap();
-            match record.op {
-                Op::Write => state.copy_from_slice(&record.payload[start..start + state.len()]),
-                Op::Zero | Op::Trim => state.fill(0),
-                _ => {}
-            }
+            apply(&mut state, &entry.record);
             Ok(())
         })
         .unwrap()
@@ -247,13 +262,7 @@ fn check_comparison(image: &SimDisk, group: &Arc<Group>, opened: &Opened, what: 
     assert_eq!((&again.suspect, again.last), (&opened.suspect, LastUse::PowerCut), "{what}");
     let state = history(&group);
     let mut find = |volume: u16, offset: u64, found: &[u8], differing: &mut Vec<usize>| {
-        let mut expected = vec![0; found.len()];
-        for (byte, place) in (offset..).zip(&mut expected) {
-            if USED.contains(&byte) {
-                *place = state[usize::from(volume)][usize::try_from(byte - USED.start).unwrap()];
-            }
-        }
-        differing_blocks(found, &expected, differing);
+        differing_blocks(found, &expected_of(&state, volume, offset, found.len()), differing);
         Ok(())
     };
     let differed = group.compare(&again.suspect, &mut find).unwrap();

@@ -80,7 +80,8 @@ pub(crate) struct CreateArgs {
     /// cut
     #[arg(long, value_name = "WHAT", default_value = "both")]
     pub(crate) durability: DurabilityArg,
-    /// Behavior of a write when the journal is full: wait for a checkpoint, or fail
+    /// Behavior of a write when the journal is full: wait for a checkpoint, fail, or go on without a record. The history then has a gap until
+    /// what was written is recorded again
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
 }
@@ -101,6 +102,8 @@ pub(crate) enum WhenBehindArg {
     Block,
     /// It fails with ENOSPC
     Fail,
+    /// It is made without a record, and marked in a bitmap
+    Bitmap,
 }
 
 /// Options of `cdp serve`.

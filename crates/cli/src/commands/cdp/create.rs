@@ -46,6 +46,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
         when_behind: match args.when_behind {
             WhenBehindArg::Block => WhenBehindName::Block,
             WhenBehindArg::Fail => WhenBehindName::Fail,
+            WhenBehindArg::Bitmap => WhenBehindName::Bitmap,
         },
         ..GroupFile::new(id, name, repository, volumes, size)
     };

@@ -31,6 +31,7 @@ pub(super) enum DurabilityName {
 pub(super) enum WhenBehindName {
     Block,
     Fail,
+    Bitmap,
 }
 
 /// A volume.
@@ -128,6 +129,7 @@ impl GroupFile {
             when_behind: match self.when_behind {
                 WhenBehindName::Block => WhenBehind::Block,
                 WhenBehindName::Fail => WhenBehind::Fail,
+                WhenBehindName::Bitmap => WhenBehind::Bitmap,
             },
         }
     }

@@ -4,6 +4,7 @@ mod checkpoints;
 mod control;
 mod create;
 mod group_file;
+mod maintenance;
 mod serve;
 mod sockets;
 mod stored;

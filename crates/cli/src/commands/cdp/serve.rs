@@ -23,7 +23,7 @@ use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
-use crate::commands::cdp::sockets;
+use crate::commands::cdp::{maintenance, sockets};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -82,11 +82,14 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let answer = move |request| answer(&answering, &of_control, request);
     let control = control::listen(&directory, Arc::new(answer))?;
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
+    let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let group = &group;
         scope.spawn(move || checkpoints.run(group, &policy, &asked, output));
+        scope.spawn(move || maintenance::run(group, &ended, output));
         sockets::serve_until(&interrupt, server, left);
         drop(control);
+        drop(ending);
         asking.end();
     });
     group.close().context("close the group")?;
@@ -171,6 +174,7 @@ fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
                 "first_lsn": status.first.0,
                 "journal_bytes": status.bytes,
                 "journal_bytes_max": status.bytes_max,
+                "behind_bytes": group.behind().bytes(),
                 "failure": group.journal().failure().map(|error| error.to_string()),
             }))
         }
