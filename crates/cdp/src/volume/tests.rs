@@ -13,6 +13,7 @@ use onefold_engine::types::RepositoryId;
 use super::*;
 
 mod behind;
+mod scan;
 
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op, Record};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
