@@ -30,6 +30,10 @@ const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
 
+/// Age from which records that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
+/// take 300 ms, a power cut takes at most the writes of one second.
+pub const UNSYNCED_AGE: Duration = Duration::from_millis(500);
+
 /// Parts that a flush makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
@@ -379,6 +383,14 @@ impl Group {
     /// Refuses writes from now on: a volume lacks a change that its history has. The next opening mends that.
     pub(super) fn give_up(&self) {
         self.requests.lock().is_usable = false;
+    }
+
+    /// Makes records durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
+    pub fn maintain(&self) -> Result<()> {
+        if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {
+            self.journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.
