@@ -25,6 +25,12 @@ pub(crate) enum CdpCommand {
         "Show the state of a group as JSON": "onefold cdp status /var/lib/onefold/web --json";
     })]
     Status(GroupArgs),
+    /// Compare the volumes of a group with their history, while it is served or not
+    #[command(after_help = examples! {
+        "Look for bytes that somebody has changed behind the server": "onefold cdp scan /var/lib/onefold/web";
+        "Record them, since the volume is right": "onefold cdp scan /var/lib/onefold/web --record";
+    })]
+    Scan(ScanArgs),
     /// Make a checkpoint now: a snapshot of the volumes with every write since the one before
     #[command(after_help = examples! {
         "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
@@ -61,6 +67,16 @@ pub(crate) struct GroupArgs {
     pub(crate) group: PathBuf,
 }
 
+/// Options of `cdp scan`.
+#[derive(Args, Debug)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+    /// Record the bytes that differ as they are in the volumes
+    #[arg(long)]
+    pub(crate) record: bool,
+}
+
 /// Options of `cdp create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
@@ -80,7 +96,8 @@ pub(crate) struct CreateArgs {
     /// cut
     #[arg(long, value_name = "WHAT", default_value = "both")]
     pub(crate) durability: DurabilityArg,
-    /// Behavior of a write when the journal is full: wait for a checkpoint, or fail
+    /// Behavior of a write when the journal is full: wait for a checkpoint, fail, or go on without a record. The history then has a gap until
+    /// what was written is recorded again
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
 }
@@ -101,6 +118,8 @@ pub(crate) enum WhenBehindArg {
     Block,
     /// It fails with ENOSPC
     Fail,
+    /// It is made without a record, and marked in a bitmap
+    Bitmap,
 }
 
 /// Options of `cdp serve`.

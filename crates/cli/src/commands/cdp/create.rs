@@ -46,11 +46,13 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
         when_behind: match args.when_behind {
             WhenBehindArg::Block => WhenBehindName::Block,
             WhenBehindArg::Fail => WhenBehindName::Fail,
+            WhenBehindArg::Bitmap => WhenBehindName::Bitmap,
         },
         ..GroupFile::new(id, name, repository, volumes, size)
     };
     let disk = new_directory(&directory, settings)?;
-    Group::create(&disk, Path::new(""))?;
+    let sizes: Vec<u64> = group.volumes.iter().map(|volume| volume.size).collect();
+    Group::create(&disk, Path::new(""), &sizes)?;
     group.create(&disk)?;
     output.note(&format!("created the group {} with {} of journal at most", group.name, size.bytes()));
     Ok(())

@@ -4,6 +4,9 @@ mod checkpoints;
 mod control;
 mod create;
 mod group_file;
+mod maintenance;
+mod opening;
+mod scan;
 mod serve;
 mod sockets;
 mod stored;
@@ -24,6 +27,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
         CdpCommand::Export(args) => stored::export(settings, output, args),
