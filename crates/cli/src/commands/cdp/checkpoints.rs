@@ -49,6 +49,8 @@ pub(super) struct Checkpoints<'a> {
     index: IndexOptions,
     checkpointer: Checkpointer,
     hostname: String,
+    /// The last record of the newest checkpoint, once it is known.
+    covered: Option<Lsn>,
 }
 
 impl<'a> Checkpoints<'a> {
@@ -70,7 +72,7 @@ impl<'a> Checkpoints<'a> {
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
-        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name() })
+        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name(), covered: None })
     }
 
     /// Returns the last record of the newest checkpoint; `None` before the first.
@@ -105,6 +107,14 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
+    /// Returns how many records before one are in no checkpoint; those of an earlier server count, too.
+    fn records_after_last(&mut self, next: Lsn) -> u64 {
+        if self.covered.is_none() {
+            self.covered = self.last().unwrap_or(None);
+        }
+        next.0 - 1 - self.covered.map_or(0, |last| last.0.min(next.0 - 1))
+    }
+
     /// Makes checkpoints until the journal has no record that is in none.
     fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
@@ -115,6 +125,7 @@ impl<'a> Checkpoints<'a> {
                 self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
             match made {
                 CheckpointOutcome::Made(made) => {
+                    self.covered = Some(made.last);
                     group.release(Lsn(made.last.0 + 1));
                     newest = Some(made);
                     if !made.has_more {
@@ -130,22 +141,22 @@ impl<'a> Checkpoints<'a> {
     /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
     pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
         let host = OsHost::new();
-        let mut last = (host.monotonic(), group.journal().next());
+        let mut since = host.monotonic();
         let mut pause = PAUSE;
         loop {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
                     let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
-                    last = (host.monotonic(), group.journal().next());
+                    since = host.monotonic();
                     // Whoever asked may have gone.
                     let _ignored = answer.send(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
                     let load = JournalLoad {
-                        age: host.monotonic().saturating_sub(last.0),
-                        records: status.next.0 - last.1.0,
+                        age: host.monotonic().saturating_sub(since),
+                        records: self.records_after_last(status.next),
                         bytes: status.bytes,
                         bytes_max: status.bytes_max,
                     };
@@ -164,7 +175,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    last = (host.monotonic(), group.journal().next());
+                    since = host.monotonic();
                 }
             }
         }
