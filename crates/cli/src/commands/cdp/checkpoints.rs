@@ -9,7 +9,8 @@ use onefold_cdp::checkpoint::{
     CheckpointOptions, CheckpointOutcome, CheckpointPolicy, Checkpointer, JournalLoad, MadeCheckpoint,
 };
 use onefold_cdp::history::CheckpointLimits;
-use onefold_cdp::journal::Lsn;
+use onefold_cdp::journal::{Journal, Lsn};
+use onefold_cdp::link::Reception;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::stored::GroupSpec;
 use onefold_cdp::volume::Group;
@@ -40,6 +41,48 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
 /// backup have the rest.
 const READING_SHARE: usize = 8;
 const HISTORY_SHARE: usize = 8;
+
+/// A journal whose records become checkpoints.
+pub(super) trait Recorded: Sync {
+    /// Returns the journal.
+    fn journal(&self) -> &Journal;
+
+    /// Makes it and the volumes durable, so that records can be given back; returns the record before which all are durable in the volumes.
+    fn sync(&self) -> Result<Lsn>;
+
+    /// Gives records back that are in a checkpoint.
+    fn release(&self, before: Lsn);
+}
+
+impl Recorded for Group {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::sync(self).map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+        Ok(self.synced())
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
+
+impl Recorded for Reception {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::journal(self).sync()?;
+        Ok(Self::journal(self).status().durable)
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
 
 /// Makes checkpoints of a group.
 pub(super) struct Checkpoints<'a> {
@@ -116,11 +159,10 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints until the journal has no record that is in none.
-    fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
+    fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
         loop {
-            group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
-            let synced = group.synced();
+            let synced = group.sync()?;
             let made =
                 self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
             match made {
@@ -139,7 +181,13 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
-    pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
+    pub(super) fn run(
+        mut self,
+        group: &dyn Recorded,
+        policy: &CheckpointPolicy,
+        asked: &Receiver<Asked>,
+        output: &Output,
+    ) {
         let host = OsHost::new();
         let mut since = host.monotonic();
         let mut pause = PAUSE;
@@ -198,9 +246,10 @@ fn describe(made: &MadeCheckpoint) -> Value {
 }
 
 /// Receiver of the outcome of a checkpoint that was asked for.
-type Asked = Sender<Result<Value>>;
+pub(super) type Asked = Sender<Result<Value>>;
 
 /// Asks the thread for a checkpoint.
+#[derive(Debug)]
 pub(super) struct Asking(Mutex<Option<Sender<Asked>>>);
 
 impl Asking {

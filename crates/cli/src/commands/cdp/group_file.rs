@@ -11,7 +11,7 @@ use onefold_engine::io::{Access, Disk, DiskFile};
 use serde::{Deserialize, Serialize};
 
 /// Its name, and that of the file that is locked while the group is in use.
-const FILE: &str = "group.json";
+pub(super) const FILE: &str = "group.json";
 const LOCK: &str = "lock";
 /// Most bytes of the file.
 const BYTES_MAX: u64 = 1 << 20;
@@ -45,6 +45,20 @@ pub(super) struct VolumeFile {
     pub(super) size: u64,
 }
 
+/// The machine that deduplicates and stores the history of a group.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceiverFile {
+    /// HOST:PORT.
+    pub(super) address: String,
+    /// Files in the format PEM.
+    pub(super) authority: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    /// Name of the codec.
+    pub(super) compression: String,
+}
+
 /// Contents of the file.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +74,17 @@ pub(super) struct GroupFile {
     pub(super) segments_max: u32,
     pub(super) durability: DurabilityName,
     pub(super) when_behind: WhenBehindName,
+    /// The machine that the records are sent to, instead of a repository on this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) receiver: Option<ReceiverFile>,
+    /// True if the volumes are on another machine, which sends its records.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) received: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl GroupFile {
@@ -114,7 +139,8 @@ impl GroupFile {
         Ok(spec)
     }
 
-    fn size(&self) -> JournalSize {
+    /// Returns the size of the journal.
+    pub(super) fn size(&self) -> JournalSize {
         JournalSize { segment_bytes: self.segment_bytes, segments_max: self.segments_max }
     }
 
@@ -152,6 +178,8 @@ impl GroupFile {
             segments_max: size.segments_max,
             durability: DurabilityName::Both,
             when_behind: WhenBehindName::Block,
+            receiver: None,
+            received: false,
         }
     }
 }

@@ -5,6 +5,8 @@ mod control;
 mod create;
 mod group_file;
 mod maintenance;
+mod receive;
+mod sending;
 mod serve;
 mod sockets;
 mod stored;
@@ -24,6 +26,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
     match command {
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
+        CdpCommand::Receive(args) => receive::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),

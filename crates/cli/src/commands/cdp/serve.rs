@@ -23,7 +23,7 @@ use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
-use crate::commands::cdp::{maintenance, sockets};
+use crate::commands::cdp::{maintenance, sending, sockets};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -38,10 +38,14 @@ const SOCKET: &str = "nbd";
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
     let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
-    let opened = open(settings, output)?;
     let directory = absolute(&args.group.group)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
     let file = GroupFile::read(&*disk, &directory)?;
+    ensure!(!file.received, "{}: the volumes are on another machine; `onefold cdp receive` takes their records", directory.display());
+    if let Some(receiver) = &file.receiver {
+        return sending::run(output, args, (&directory, &disk), (&file, receiver));
+    }
+    let opened = open(settings, output)?;
     let _lock = group_file::lock(&*disk, &directory)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -52,7 +56,18 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         driver: Driver::threads(settings.threads),
         memory_bytes: settings.memory_bytes / 2,
     };
-    let InUse { group, origins, opened: last } = open_group(&opened.store, &disk, &file, &log, output)?;
+    ensure!(
+        file.repository == opened.store.config.repository.to_string(),
+        "the group {} is backed up to repository {}, not to this one",
+        file.name,
+        file.repository
+    );
+    let identity = JournalIdentity {
+        keys: (*opened.store.keys).clone(),
+        repository: opened.store.config.repository,
+        group: GroupId(file.id()?),
+    };
+    let InUse { group, origins, opened: last } = open_group(identity, &disk, &file, &log, output)?;
     if last.last == LastUse::PowerCut {
         // Volumes that no checkpoint has are stored below, as they are.
         let suspect = if checkpoints.last()?.is_some() { &last.suspect[..] } else { &[] };
@@ -66,16 +81,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         output.note("the volumes are stored for the first time; they are served after that");
         checkpoints.initial(&origins, Lsn(group.journal().next().0 - 1))?;
     }
-    let mut exports = Vec::with_capacity(file.volumes.len());
-    for (number, volume) in (0..).zip(&file.volumes) {
-        let export: Arc<dyn Export> = Arc::new(ProtectedVolume::new(Arc::clone(&group), number));
-        let description = volume.origin.display().to_string();
-        exports.push(NamedExport { name: volume.name.clone(), description, export });
-    }
-    let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
-    let default = [format!("unix:{}", directory.join(SOCKET).display())];
-    let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
-    let left = sockets::listen(&mut server, addresses)?;
+    let (server, left, addresses) = start_server(args, &directory, (&file, &group), log)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
     let (answering, of_control) = (Arc::clone(&group), Arc::clone(&asking));
@@ -85,7 +91,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let group = &group;
-        scope.spawn(move || checkpoints.run(group, &policy, &asked, output));
+        scope.spawn(move || checkpoints.run(&**group, &policy, &asked, output));
         scope.spawn(move || maintenance::run(group, &ended, output));
         sockets::serve_until(&interrupt, server, left);
         drop(control);
@@ -96,21 +102,41 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     Ok(())
 }
 
+/// Lets a server listen for clients of the volumes; returns its sockets and addresses, too.
+pub(super) fn start_server(
+    args: &ServeArgs,
+    directory: &Path,
+    (file, group): (&GroupFile, &Arc<Group>),
+    log: Log,
+) -> Result<(Server, Vec<PathBuf>, Vec<String>)> {
+    let mut exports = Vec::with_capacity(file.volumes.len());
+    for (number, volume) in (0..).zip(&file.volumes) {
+        let export: Arc<dyn Export> = Arc::new(ProtectedVolume::new(Arc::clone(group), number));
+        let description = volume.origin.display().to_string();
+        exports.push(NamedExport { name: volume.name.clone(), description, export });
+    }
+    let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
+    let default = [format!("unix:{}", directory.join(SOCKET).display())];
+    let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
+    let left = sockets::listen(&mut server, addresses)?;
+    Ok((server, left, addresses.to_vec()))
+}
+
 /// A group, its volumes themselves, and how the last use had ended.
-struct InUse {
-    group: Arc<Group>,
-    origins: Vec<Arc<dyn Export>>,
-    opened: Opened,
+pub(super) struct InUse {
+    pub(super) group: Arc<Group>,
+    pub(super) origins: Vec<Arc<dyn Export>>,
+    pub(super) opened: Opened,
 }
 
 /// Opens the group over its volumes, and says what had to be done for that.
-fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, output: &Output) -> Result<InUse> {
-    ensure!(
-        file.repository == store.config.repository.to_string(),
-        "the group {} is backed up to repository {}, not to this one",
-        file.name,
-        file.repository
-    );
+pub(super) fn open_group(
+    identity: JournalIdentity,
+    disk: &Arc<dyn Disk>,
+    file: &GroupFile,
+    log: &Log,
+    output: &Output,
+) -> Result<InUse> {
     let mut origins: Vec<Arc<dyn Export>> = Vec::with_capacity(file.volumes.len());
     for volume in &file.volumes {
         let path = volume.origin.display();
@@ -124,11 +150,6 @@ fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, 
         );
         origins.push(Arc::new(origin));
     }
-    let identity = JournalIdentity {
-        keys: (*store.keys).clone(),
-        repository: store.config.repository,
-        group: GroupId(file.id()?),
-    };
     let host = Arc::new(OsHost::new());
     let (group, opened) = Group::open(disk, host, Path::new(""), identity, origins.clone(), file.options())?;
     if opened.applied != 0 {
@@ -166,25 +187,31 @@ fn compare(store: &Store, options: &ViewOptions, file: &GroupFile, group: &Group
 /// Answers a request of the control socket.
 fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
     match request {
-        Request::Status => {
-            let status = group.journal().status();
-            Ok(json!({
-                "lsn": status.next.0 - 1,
-                "durable_lsn": status.durable.0 - 1,
-                "first_lsn": status.first.0,
-                "journal_bytes": status.bytes,
-                "journal_bytes_max": status.bytes_max,
-                "behind_bytes": group.behind().bytes(),
-                "failure": group.journal().failure().map(|error| error.to_string()),
-            }))
-        }
+        Request::Status => Ok(status(group)),
         Request::Checkpoint => asking.ask(),
-        Request::Mark { name } => {
-            let is_good = (1..=255).contains(&name.len());
-            ensure!(is_good, "a name has 1 to 255 bytes");
-            let is_mark = matches!(At::parse(&name), At::Mark(_)) && text::parse_time(&name).is_err();
-            ensure!(is_mark, "{name}: --at takes that for another moment; choose another name");
-            Ok(json!({ "lsn": group.mark(&name)?.0 }))
-        }
+        Request::Mark { name } => mark(group, &name),
     }
+}
+
+/// Returns the state of a group.
+pub(super) fn status(group: &Group) -> Value {
+    let status = group.journal().status();
+    json!({
+        "lsn": status.next.0 - 1,
+        "durable_lsn": status.durable.0 - 1,
+        "first_lsn": status.first.0,
+        "journal_bytes": status.bytes,
+        "journal_bytes_max": status.bytes_max,
+        "behind_bytes": group.behind().bytes(),
+        "failure": group.journal().failure().map(|error| error.to_string()),
+    })
+}
+
+/// Names the present moment.
+pub(super) fn mark(group: &Group, name: &str) -> Result<Value> {
+    let is_good = (1..=255).contains(&name.len());
+    ensure!(is_good, "a name has 1 to 255 bytes");
+    let is_mark = matches!(At::parse(name), At::Mark(_)) && text::parse_time(name).is_err();
+    ensure!(is_mark, "{name}: --at takes that for another moment; choose another name");
+    Ok(json!({ "lsn": group.mark(name)?.0 }))
 }
