@@ -260,7 +260,8 @@ fn the_machine_in_the_middle_is_killed_over_and_over_and_nothing_is_lost() {
     let receiver = machines.receive(&checkpoints);
     server.wait_for("linked to");
     let state = || machines.status("web");
-    wait_for("the receiver", || state()["link"]["lag_records"] == 0, || format!("{}", state()));
+    let found = || format!("{} {} {}", state(), machines.status("received"), receiver.said());
+    wait_for("the receiver", || state()["link"]["lag_records"] == 0, found);
     let last = state()["lsn"].clone();
     machines.fixture.run(["cdp", "checkpoint", "web"]).code(0);
     assert_eq!(machines.status("received")["checkpoint_lsn"], last);

@@ -150,6 +150,16 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
+    /// Gives records back that an earlier process has put into a checkpoint, right before it ended.
+    fn give_back(&mut self, group: &dyn Recorded) -> Result<()> {
+        self.covered = self.last()?;
+        if let Some(last) = self.covered {
+            group.sync()?;
+            group.release(Lsn(last.0 + 1));
+        }
+        Ok(())
+    }
+
     /// Returns how many records before one are in no checkpoint; those of an earlier server count, too.
     fn records_after_last(&mut self, next: Lsn) -> u64 {
         if self.covered.is_none() {
@@ -191,6 +201,9 @@ impl<'a> Checkpoints<'a> {
         let host = OsHost::new();
         let mut since = host.monotonic();
         let mut pause = PAUSE;
+        if let Err(error) = self.give_back(group) {
+            output.warn(&format!("records of the last checkpoint stay in the journal: {error:#}"));
+        }
         loop {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
