@@ -206,7 +206,17 @@ fn a_machine_without_a_repository_gets_every_moment_back_from_another_one() {
     // No moment before the end of the first transfer.
     let refused = fixture.run(["cdp", "restore", "web", "--at", "lsn:2", "--target", "never"]).code(1);
     assert!(refused.stderr().contains("may be missing"), "{}", refused.stderr());
+    // Bytes that nobody recorded are found by fingerprints of the receiver.
+    fixture.run(["cdp", "scan", "web"]).code(0);
+    let file = File::options().write(true).open(fixture.path("web.raw")).unwrap();
+    file.write_all_at(&[0xee], 3_000_000).unwrap();
+    let scanned = fixture.run(["cdp", "scan", "web", "--json"]).code(1).json();
+    assert_eq!((&scanned["differing_bytes"], &scanned["differing"][0]["offset"]), (&4096.into(), &2_998_272.into()));
+    fixture.run(["cdp", "scan", "web", "--record"]).code(0);
+    fixture.run(["cdp", "checkpoint", "web"]).code(0);
+    assert!(machines.restored("latest") == machines.bytes());
     server.stop();
+    fixture.run(["cdp", "scan", "web"]).code(1).says("the records go to 127.0.0.1");
     let said = receiver.stop();
     assert!(said.contains("receiving group web from record 1 on"), "{said}");
     fixture.run(["check", "--read-data"]).code(0);

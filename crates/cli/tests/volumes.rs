@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Fixture, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 const SIZE: u64 = 16 << 20;
 
@@ -267,4 +267,45 @@ fn records_of_a_server_that_was_killed_get_into_a_checkpoint_without_another_wri
     }
     server.stop();
     assert!(volume.restored("latest") == volume.bytes());
+}
+
+/// Changes a byte of the volume behind the server's back.
+fn flip(volume: &Volume, offset: u64) {
+    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+#[test]
+fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(0), "compared 16.000 MiB: 0 B differ");
+    flip(&volume, 70_000);
+    flip(&volume, 5 << 20);
+    let scanned = fixture.run(["cdp", "scan", "group", "--json"]).code(1).json();
+    assert_eq!(scanned["differing_bytes"], 8192);
+    assert_eq!(scanned["differing"][0]["offset"], 69_632);
+    assert_eq!(scanned["left_bytes"], 0);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 69632 to 73728 differ");
+    check_printed(&fixture.run(["cdp", "scan", "group", "--record"]).code(0), "8.000 KiB differ and were recorded");
+    fixture.run(["cdp", "scan", "group"]).code(0);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert!(volume.restored("latest") == volume.bytes());
+    server.stop();
+    // Nobody serves the group now.
+    flip(&volume, 9 << 20);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 9437184 to 9441280 differ");
+    fixture.run(["cdp", "scan", "group", "--record"]).code(0);
+    let server = volume.serve();
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
+fn check_printed(ran: &Ran, text: &str) {
+    assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
 }

@@ -8,6 +8,7 @@ mod follow;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::background::Background;
@@ -86,6 +87,12 @@ struct State {
     /// Bytes left in the segment that takes frames.
     left: u64,
     is_syncing: bool,
+    /// When the open frame, and the one that is being written, got their first records, by the host's monotonic clock.
+    open_since: Duration,
+    in_flight_since: Duration,
+    /// When the oldest record was appended that is not durable, and the oldest that the sync in progress does not cover.
+    unsynced_since: Option<Duration>,
+    uncovered_since: Option<Duration>,
     /// Files with frames that are not durable.
     dirty: Vec<(u64, Arc<dyn DiskFile>)>,
     /// Segments with records, and their first records.
@@ -165,6 +172,10 @@ impl Journal {
             in_flight: 0,
             left: 0,
             is_syncing: false,
+            open_since: Duration::ZERO,
+            in_flight_since: Duration::ZERO,
+            unsynced_since: None,
+            uncovered_since: None,
             dirty: Vec::new(),
             segments: segments.into(),
             released: VecDeque::new(),
@@ -213,6 +224,14 @@ impl Journal {
             }
             state = self.write_or_wait(state)?;
         }
+        if state.open.records == 0 {
+            state.open_since = self.host.monotonic();
+        }
+        let since = state.open_since;
+        state.unsynced_since.get_or_insert(since);
+        if state.is_syncing {
+            state.uncovered_since.get_or_insert(since);
+        }
         for record in records {
             record.encode(&mut state.open.bytes);
         }
@@ -253,6 +272,8 @@ impl Journal {
             }
             state.is_syncing = true;
             let (covered, frame, files) = (state.written, state.written_frame, state.dirty.clone());
+            let since_open = (state.open.records != 0).then_some(state.open_since);
+            state.uncovered_since = if state.in_flight == 0 { since_open } else { Some(state.in_flight_since) };
             drop(state);
             let outcome = files.iter().try_for_each(|(_, file)| file.sync_data());
             state = self.lock();
@@ -260,6 +281,7 @@ impl Journal {
             match outcome {
                 Ok(()) => {
                     (state.synced, state.synced_frame) = (covered, frame);
+                    state.unsynced_since = state.uncovered_since.take();
                     // The last one may have got more frames meanwhile.
                     let last = files.last().map_or(0, |(number, _)| *number);
                     state.dirty.retain(|(number, _)| last <= *number);
@@ -318,6 +340,12 @@ impl Journal {
         }
     }
 
+    /// Returns the age of the oldest record that is not durable; `None` if all are.
+    pub fn unsynced_age(&self) -> Option<Duration> {
+        let since = self.lock().unsynced_since?;
+        Some(self.host.monotonic().saturating_sub(since))
+    }
+
     /// Returns the first failure of a write or sync, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.lock().failed.clone()
@@ -359,6 +387,7 @@ impl Journal {
         let next = state.reusable.take().unwrap_or_default();
         let mut frame = std::mem::replace(&mut state.open, next);
         state.in_flight = frame_bytes(frame.body()) as u64;
+        state.in_flight_since = state.open_since;
         let in_use = state.segments.len();
         let synced = state.synced_frame;
         drop(state);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
@@ -29,6 +29,10 @@ pub const VOLUMES_MAX: usize = 1024;
 const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
+
+/// Age from which records that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
+/// take 300 ms, a power cut takes at most the writes of one second.
+pub const UNSYNCED_AGE: Duration = Duration::from_millis(500);
 
 /// Parts that a flush makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +85,7 @@ pub struct Group {
     pub(super) journal: Journal,
     pub(super) host: Arc<dyn Host>,
     pub(super) options: GroupOptions,
-    origins: Vec<Arc<dyn Export>>,
+    pub(super) origins: Vec<Arc<dyn Export>>,
     /// One for each volume.
     locks: Vec<RangeLock>,
     pub(super) behind: BehindMap,
@@ -89,6 +93,30 @@ pub struct Group {
     pub(super) cursor: Mutex<u64>,
     pub(super) requests: Requests,
     pacer: Pacer,
+    /// Held by a scan.
+    pub(super) scanning: Mutex<()>,
+    releases: Mutex<Releases>,
+}
+
+/// Records that may be released, and readers that need them.
+#[derive(Debug, Default)]
+struct Releases {
+    before: Lsn,
+    readers: u32,
+}
+
+/// Keeps all records of a journal until this is dropped.
+#[derive(Debug)]
+pub struct HeldRecords<'a>(&'a Group);
+
+impl Drop for HeldRecords<'_> {
+    fn drop(&mut self) {
+        let mut releases = self.0.lock_releases();
+        releases.readers -= 1;
+        if releases.readers == 0 {
+            self.0.release_now(releases.before);
+        }
+    }
 }
 
 impl Group {
@@ -120,6 +148,9 @@ impl Group {
         origins: Vec<Arc<dyn Export>>,
         options: GroupOptions,
     ) -> Result<(Self, Opened)> {
+        if VOLUMES_MAX < origins.len() {
+            return Err(Error::invalid(format!("a group has at most {VOLUMES_MAX} volumes")));
+        }
         let (journal, recovered) =
             Journal::open(Arc::clone(disk), Arc::clone(&host), &dir.join(JOURNAL), identity, options.size)?;
         let boot = host.process().map_or([0; 16], |process| process.boot);
@@ -139,7 +170,9 @@ impl Group {
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
         let pacer = Pacer::new(host.monotonic());
-        let group = Self { journal, host, options, origins, locks, behind, cursor, requests, pacer };
+        let (scanning, releases) = (Mutex::new(()), Mutex::default());
+        let group =
+            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, scanning, releases };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         if last != LastUse::PowerCut {
             group.continue_behind()?;
@@ -223,8 +256,26 @@ impl Group {
         Ok(lsn)
     }
 
+    /// Keeps all records of the journal, for somebody who reads them. Space that is released meanwhile comes back afterwards.
+    pub fn hold_records(&self) -> HeldRecords<'_> {
+        self.lock_releases().readers += 1;
+        HeldRecords(self)
+    }
+
+    fn lock_releases(&self) -> MutexGuard<'_, Releases> {
+        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives records back that nobody needs any more, apart from those that the volumes may lack.
     pub fn release(&self, before: Lsn) {
+        let mut releases = self.lock_releases();
+        releases.before = releases.before.max(before);
+        if releases.readers == 0 {
+            self.release_now(releases.before);
+        }
+    }
+
+    fn release_now(&self, before: Lsn) {
         let synced = self.requests.lock().log.synced();
         let used = self.journal.status().used;
         self.journal.release(before.min(synced));
@@ -271,12 +322,19 @@ impl Group {
     pub(super) fn append_waiting(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
         loop {
             match self.append_now(records) {
-                Err(AppendError::Full) if self.options.when_behind == WhenBehind::Block => {
-                    self.host.sleep(FULL_WAIT);
-                }
+                Err(AppendError::Full) if self.waits_for_space() => {}
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Waits a while for space of the journal; returns false if the group does not wait for it.
+    pub(super) fn waits_for_space(&self) -> bool {
+        let waits = self.options.when_behind == WhenBehind::Block;
+        if waits {
+            self.host.sleep(FULL_WAIT);
+        }
+        waits
     }
 
     /// Appends records that a crash keeps all or none of, without waiting for space.
@@ -313,9 +371,8 @@ impl Group {
                         return Ok(self.requests.begin(state, (volume, range), None));
                     }
                     drop(state);
-                    match self.options.when_behind {
-                        WhenBehind::Block => self.host.sleep(FULL_WAIT),
-                        WhenBehind::Fail | WhenBehind::Bitmap => return Err(Errno::NoSpace),
+                    if !self.waits_for_space() {
+                        return Err(Errno::NoSpace);
                     }
                     state = self.requests.lock();
                 }
@@ -326,6 +383,14 @@ impl Group {
     /// Refuses writes from now on: a volume lacks a change that its history has. The next opening mends that.
     pub(super) fn give_up(&self) {
         self.requests.lock().is_usable = false;
+    }
+
+    /// Makes records durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
+    pub fn maintain(&self) -> Result<()> {
+        if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {
+            self.journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.

@@ -14,14 +14,16 @@ mod protected;
 mod range_lock;
 mod requests;
 mod resync;
+mod scan;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
 pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};
 pub use compare::{FindDifferences, differing_blocks};
-pub use group::{Durability, Group, GroupOptions, Opened, VOLUMES_MAX, WhenBehind};
+pub use group::{Durability, Group, GroupOptions, HeldRecords, Opened, UNSYNCED_AGE, VOLUMES_MAX, WhenBehind};
 pub use pressure::{DELAY_MAX, JournalFill};
 pub use protected::ProtectedVolume;
 pub use resync::Resync;
+pub use scan::{Differing, LISTED_MAX, ROUNDS, Ranges, Scanned};
 
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) is_usable: bool,
     /// Ranges that were recorded again and are still marked as behind: the journal is not durable up to there.
     pub(super) resynced: Vec<VolumeRange>,
+    /// Extents that were written since a scan watches.
+    pub(super) written: Option<BTreeSet<Extent>>,
 }
 
 /// The requests of a group.
@@ -68,6 +70,7 @@ impl Requests {
             is_cleaning: false,
             is_usable,
             resynced: Vec::new(),
+            written: None,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -93,6 +96,9 @@ impl Requests {
         next: Option<Lsn>,
     ) -> Request<'a> {
         state.in_progress += 1;
+        if let Some(written) = &mut state.written {
+            written.extend(extents_of(volume, range.clone()));
+        }
         if let Some(start) = next {
             add(&mut state.starts, start);
             for extent in extents_of(volume, range.clone()) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::crypto::{Keys, MasterKey};
-use onefold_engine::io::{Access, Disk};
+use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::random::SplitMix64;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost};
 use onefold_engine::types::RepositoryId;
@@ -13,6 +13,8 @@ use onefold_engine::types::RepositoryId;
 use super::*;
 
 mod behind;
+mod flushing;
+mod scan;
 
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op, Record};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
@@ -50,16 +52,28 @@ const OPTIONS: GroupOptions = GroupOptions {
 };
 
 fn open_with(disk: &SimDisk, boot: u64, options: GroupOptions) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
-    let repository = RepositoryId([1; 16]);
-    let keys = Keys::derive(&MasterKey([7; 32]), repository);
-    let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
+    open_on(disk, Arc::new(SimHost::new(boot)), options, origins(disk)?)
+}
+
+fn origins(disk: &SimDisk) -> onefold_engine::error::Result<Vec<Arc<dyn Export>>> {
     let mut origins: Vec<Arc<dyn Export>> = Vec::new();
     for name in ORIGINS {
         let file = disk.open(Path::new(name), Access::ReadWrite)?;
         origins.push(Arc::new(SimOrigin { file, size: SIZE, knows_holes: false }));
     }
+    Ok(origins)
+}
+
+fn open_on(
+    disk: &SimDisk,
+    host: Arc<dyn Host>,
+    options: GroupOptions,
+    origins: Vec<Arc<dyn Export>>,
+) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
+    let repository = RepositoryId([1; 16]);
+    let keys = Keys::derive(&MasterKey([7; 32]), repository);
+    let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let host = Arc::new(SimHost::new(boot));
     let (group, opened) = Group::open(&shared, host, Path::new(DIR), identity, origins, options)?;
     Ok((Arc::new(group), opened))
 }

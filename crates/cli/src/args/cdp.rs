@@ -33,6 +33,12 @@ pub(crate) enum CdpCommand {
         "Show the state of a group as JSON": "onefold cdp status /var/lib/onefold/web --json";
     })]
     Status(GroupArgs),
+    /// Compare the volumes of a group with their history, while it is served or not
+    #[command(after_help = examples! {
+        "Look for bytes that somebody has changed behind the server": "onefold cdp scan /var/lib/onefold/web";
+        "Record them, since the volume is right": "onefold cdp scan /var/lib/onefold/web --record";
+    })]
+    Scan(ScanArgs),
     /// Make a checkpoint now: a snapshot of the volumes with every write since the one before
     #[command(after_help = examples! {
         "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
@@ -67,6 +73,16 @@ pub(crate) struct GroupArgs {
     /// Directory of the group
     #[arg(value_name = "GROUP")]
     pub(crate) group: PathBuf,
+}
+
+/// Options of `cdp scan`.
+#[derive(Args, Debug)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+    /// Record the bytes that differ as they are in the volumes
+    #[arg(long)]
+    pub(crate) record: bool,
 }
 
 /// Options of `cdp create`.

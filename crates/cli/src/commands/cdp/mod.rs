@@ -5,7 +5,9 @@ mod control;
 mod create;
 mod group_file;
 mod maintenance;
+mod opening;
 mod receive;
+mod scan;
 mod sending;
 mod serve;
 mod sockets;
@@ -28,6 +30,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Serve(args) => serve::run(settings, output, args),
         CdpCommand::Receive(args) => receive::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
         CdpCommand::Export(args) => stored::export(settings, output, args),

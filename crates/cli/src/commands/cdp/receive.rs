@@ -230,6 +230,7 @@ impl ReceivedGroup {
                 ensure!(reception.is_some(), "no sender has come yet");
                 self.asking.ask()
             }
+            Request::Scan { .. } => bail!("the volumes are on another machine"),
             Request::Mark { .. } => bail!("a moment gets its name where the volumes are served"),
         }
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use onefold_cdp::journal::{GroupId, JournalIdentity, Lsn};
 use onefold_cdp::link::wire::Done;
 use onefold_cdp::link::{Codec, LinkCertificates, LinkStatus, Peer, Sender, SenderTls};
-use onefold_cdp::volume::{Group, LastUse};
+use onefold_cdp::volume::{FindDifferences, Group, LastUse};
 use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::io::os::OsHost;
 use onefold_engine::io::{Access, Disk, Host};
@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile, ReceiverFile};
-use crate::commands::cdp::serve::{self, InUse};
-use crate::commands::cdp::{maintenance, sockets};
+use crate::commands::cdp::opening::{InUse, check_mark, open_with};
+use crate::commands::cdp::serve;
+use crate::commands::cdp::{maintenance, scan, sockets};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
@@ -84,7 +85,7 @@ pub(super) fn run(
     let interrupt = Interrupt::listen()?;
     let log = super::log(output);
     let identity = identity(&**disk, directory, file)?;
-    let InUse { group, opened: last, .. } = serve::open_group(identity, disk, file, &log, output)?;
+    let InUse { group, opened: last, .. } = open_with(identity, disk, file, &log, output)?;
     let sender = Sender::new(Arc::clone(&group), file.spec()?, (peer, codec), Arc::new(OsHost::new()), log.clone());
     let sender = Arc::new(sender);
     let is_done = AtomicBool::new(false);
@@ -126,8 +127,9 @@ fn serve_volumes(
     }
     let (server, left, addresses) = serve::start_server(args, directory, (file, group), super::log(output))?;
     let (ending, ended) = std::sync::mpsc::channel();
-    let (answering, asked) = (Arc::clone(group), Arc::clone(sender));
-    let control = control::listen(directory, Arc::new(move |request| answer(&answering, &asked, request)))?;
+    let (of_file, answering, asked) = (file.clone(), Arc::clone(group), Arc::clone(sender));
+    let answer = move |request| answer(&of_file, &answering, &asked, request);
+    let control = control::listen(directory, Arc::new(answer))?;
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
     std::thread::scope(|scope| {
         scope.spawn(move || maintenance::run(group, &ended, output));
@@ -183,7 +185,7 @@ fn compare(
 }
 
 /// Answers a request of the control socket.
-fn answer(group: &Group, sender: &Sender, request: Request) -> Result<Value> {
+fn answer(file: &GroupFile, group: &Group, sender: &Sender, request: Request) -> Result<Value> {
     match request {
         Request::Status => {
             let mut status = serve::status(group);
@@ -200,7 +202,18 @@ fn answer(group: &Group, sender: &Sender, request: Request) -> Result<Value> {
             Done::NothingNew => Ok(Value::Null),
             Done::Failed(sentence) => bail!("the receiver has made no checkpoint: {sentence}"),
         },
-        Request::Mark { name } => serve::mark(group, &name),
+        Request::Scan { record } => scan::scan_with(file, group, record, &mut || {
+            // The receiver waits until it has this record.
+            let at = Lsn(group.journal().next().0 - 1);
+            let find: Box<FindDifferences<'_>> = Box::new(move |volume, offset, found, differing| {
+                sender.find_differences(at, (volume, offset), found, differing)
+            });
+            Ok(find)
+        }),
+        Request::Mark { name } => {
+            check_mark(&name)?;
+            Ok(json!({ "lsn": group.mark(&name)?.0 }))
+        }
     }
 }
 
