@@ -241,9 +241,12 @@ impl Connection {
             return Err(Failure::Protocol("a question for bytes that no volume has".to_owned()));
         }
         let mut fingerprints = Vec::new();
-        self.receiver.fingerprints(compare, &mut fingerprints).map_err(|error| Failure::Refusing(error.to_string()))?;
+        let outcome = self.receiver.fingerprints(compare, &mut fingerprints);
         self.lock().is_answering = false;
-        Ok(self.outgoing.send(&Message::Fingerprints(&fingerprints))?)
+        Ok(match outcome {
+            Ok(()) => self.outgoing.send(&Message::Fingerprints(&fingerprints))?,
+            Err(error) => self.outgoing.send(&Message::Done(Done::Failed(error.to_string())))?,
+        })
     }
 
     /// Waits until a record is durable.

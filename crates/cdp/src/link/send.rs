@@ -392,8 +392,12 @@ impl Sender {
         self.host.random(&mut key)?;
         let len = u32::try_from(found.len()).map_err(|_| Error::invalid("a range that is too long to be compared"))?;
         let compare = Compare { at, volume, offset, len, key };
-        let Answer::Fingerprints(stored) = self.ask(&Message::Compare(compare), Some(COMPARE_TIME_MAX))? else {
-            return Err(Error::invalid("the receiver answers another question"));
+        let stored = match self.ask(&Message::Compare(compare), Some(COMPARE_TIME_MAX))? {
+            Answer::Fingerprints(stored) => stored,
+            Answer::Done(Done::Failed(sentence)) => {
+                return Err(Error::invalid(format!("the receiver cannot compare: {sentence}")));
+            }
+            Answer::Done(_) => return Err(Error::invalid("the receiver answers another question")),
         };
         let mut expected = Vec::with_capacity(stored.len());
         wire::fingerprint_blocks(&key, found, &mut expected);

@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long it waits before it tries again to store the initial images.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// Part of the memory budget that a view for comparisons takes: one in so many.
-const VIEW_SHARE: usize = 8;
+const VIEW_SHARE: usize = 4;
 
 /// Receives a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs) -> Result<()> {
