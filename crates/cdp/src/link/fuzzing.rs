@@ -2,7 +2,7 @@
 
 use crate::journal::codec::FRAME_BODY_MAX;
 use crate::link::Codec;
-use crate::link::compress::Decompressor;
+use crate::link::compress::{Compressor, Decompressor};
 use crate::link::wire::{HEADER_BYTES, Message, decode_header};
 
 /// A function to be called with arbitrary bytes.
@@ -15,6 +15,13 @@ pub const TARGETS: &[(&str, Target)] = &[("link_messages", messages), ("link_fra
 pub fn run(target: &str, bytes: &[u8]) -> bool {
     let found = TARGETS.iter().find(|(name, _)| *name == target);
     found.map(|(_, function)| function(bytes)).is_some()
+}
+
+/// Returns records as a sender compresses them.
+pub fn compress(codec: Codec, plain: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    assert_eq!(Compressor::default().compress(codec, plain, &mut out), codec);
+    out
 }
 
 /// Messages one after the other. What decodes is encoded to the same bytes.

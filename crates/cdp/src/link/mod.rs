@@ -12,7 +12,6 @@ mod compress;
 mod failure;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
-mod hole;
 mod lzjb;
 mod receive;
 mod reception;
@@ -25,7 +24,6 @@ mod window;
 pub mod wire;
 
 pub use compress::Codec;
-pub use hole::HoleVolume;
 pub use receive::MEMORY_BYTES as RECEIVER_MEMORY_BYTES;
 pub use reception::{Reception, ReceptionStatus};
 pub use send::{LinkStatus, MEMORY_BYTES as SENDER_MEMORY_BYTES, Sender};

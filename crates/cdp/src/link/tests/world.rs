@@ -298,7 +298,7 @@ impl Proxy {
                 };
                 let lives = cuts_max <= of_cuts.load(Ordering::SeqCst);
                 // Within the handshake, within the first messages, or within frames.
-                let most = [3_000, 6_000, 100_000, 1_000_000][random.index(4)];
+                let most = [3_000, 6_000, 60_000, 400_000][random.index(4)];
                 let left = if lives { u64::MAX } else { 1 + random.index(most) as u64 };
                 let is_cut = pass(&client, &server, left);
                 of_cuts.fetch_add(u64::from(is_cut), Ordering::SeqCst);

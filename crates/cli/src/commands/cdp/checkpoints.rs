@@ -150,6 +150,12 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
+    /// Begins the history of volumes that are on another machine.
+    pub(super) fn initial_empty(&mut self) -> Result<()> {
+        let made = self.with_request(Checkpointer::initial_empty)?;
+        made.map(drop).context("a prune is at work; the history begins after it")
+    }
+
     /// Gives records back that an earlier process has put into a checkpoint, right before it ended.
     fn give_back(&mut self, group: &dyn Recorded) -> Result<()> {
         self.covered = self.last()?;

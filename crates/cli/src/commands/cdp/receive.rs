@@ -10,8 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use onefold_cdp::checkpoint::CheckpointPolicy;
 use onefold_cdp::journal::{JournalIdentity, JournalSize, Lsn};
 use onefold_cdp::link::wire::{Compare, Done, Hello, fingerprint_blocks};
-use onefold_cdp::link::{HoleVolume, LinkCertificates, Reception, Receiver, ReceiverHost, ReceiverTls};
-use onefold_cdp::nbd::export::Export;
+use onefold_cdp::link::{LinkCertificates, Reception, Receiver, ReceiverHost, ReceiverTls};
 use onefold_cdp::stored::{self, GroupSpec};
 use onefold_cdp::view::{At, PointInTime, ViewOptions};
 use onefold_engine::Error;
@@ -314,9 +313,7 @@ impl Making<'_> {
     fn begin(&self, reception: &Reception) -> Result<Checkpoints<'_>> {
         let mut checkpoints = Checkpoints::open(self.settings, self.store, self.cache, reception.spec().clone())?;
         if checkpoints.last()?.is_none() {
-            let hole = |size| Arc::new(HoleVolume { size }) as Arc<dyn Export>;
-            let holes: Vec<_> = reception.spec().volumes.iter().map(|volume| hole(volume.size)).collect();
-            checkpoints.initial(&holes, Lsn(0))?;
+            checkpoints.initial_empty()?;
         }
         Ok(checkpoints)
     }

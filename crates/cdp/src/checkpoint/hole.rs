@@ -7,9 +7,9 @@ use crate::nbd::wire::{Errno, allocation_flag, export_flag};
 
 /// A volume that is one hole: the initial image of a volume on another machine. Its history begins with a gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HoleVolume {
+pub(super) struct HoleVolume {
     /// Its bytes.
-    pub size: u64,
+    pub(super) size: u64,
 }
 
 impl Export for HoleVolume {
