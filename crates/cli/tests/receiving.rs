@@ -1,6 +1,8 @@
 //! Three machines: one serves volumes, one deduplicates and stores their history, and one holds the repository. The first two are
 //! processes on loopback, the third is a directory.
 
+#![expect(clippy::print_stdout, reason = "a test says its seed and what it covered")]
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -114,7 +116,8 @@ impl Machines {
     fn create(&self, group: &str, certificate: &str, options: &[&str]) -> crate::fixture::Ran {
         let address = format!("127.0.0.1:{}", self.port);
         let (chain, key) = (format!("{certificate}.pem"), format!("{certificate}.key"));
-        let arguments = ["cdp", "create", group, "web=web.raw", "--name", "web", "--journal-size", "64M", "--receiver", &address];
+        let arguments =
+            ["cdp", "create", group, "web=web.raw", "--name", "web", "--journal-size", "64M", "--receiver", &address];
         let tls = ["--tls-authority", "ca.pem", "--tls-certificate", &chain, "--tls-key", &key];
         let mut command = self.fixture.command(arguments.iter().chain(&tls).chain(options));
         crate::fixture::Ran(command.env_remove("ONEFOLD_REPOSITORY").output().unwrap())
@@ -196,7 +199,11 @@ fn a_machine_without_a_repository_gets_every_moment_back_from_another_one() {
     wait_for("the receiver", || state()["link"]["lag_records"] == 0, || format!("{}", state()));
     let status = state();
     assert_eq!(status["link"]["acknowledged_lsn"], status["lsn"], "{status}");
-    assert_eq!((&status["link"]["compression"], &status["link"]["lag_seconds"]), (&"lzjb".into(), &0.0.into()), "{status}");
+    assert_eq!(
+        (&status["link"]["compression"], &status["link"]["lag_seconds"]),
+        (&"lzjb".into(), &0.0.into()),
+        "{status}"
+    );
     let made = fixture.run(["cdp", "checkpoint", "web", "--json"]).code(0).json();
     assert_eq!(made["last_lsn"], status["lsn"]);
     assert_eq!(machines.status("received")["checkpoint_lsn"], status["lsn"]);
@@ -230,7 +237,8 @@ fn a_machine_without_a_repository_gets_every_moment_back_from_another_one() {
 #[test]
 fn the_machine_in_the_middle_is_killed_over_and_over_and_nothing_is_lost() {
     let kills: usize = std::env::var("ONEFOLD_LINK_KILLS").map_or(50, |text| text.parse().unwrap());
-    let seed: u64 = std::env::var("ONEFOLD_SEED").map_or_else(|_| std::process::id().into(), |text| text.parse().unwrap());
+    let seed: u64 =
+        std::env::var("ONEFOLD_SEED").map_or_else(|_| std::process::id().into(), |text| text.parse().unwrap());
     println!("ONEFOLD_SEED={seed} ONEFOLD_LINK_KILLS={kills}");
     let machines = Machines::new(&[]);
     let checkpoints = ["--checkpoint", "1s", "--checkpoint-max", "1s"];
@@ -245,7 +253,8 @@ fn the_machine_in_the_middle_is_killed_over_and_over_and_nothing_is_lost() {
             let killing = scope.spawn(|| {
                 let is_asked = kill % 2 == 0;
                 // Half of them die in a checkpoint, or right after one.
-                let asking = is_asked.then(|| machines.fixture.command(["cdp", "checkpoint", "received"]).spawn().unwrap());
+                let asking =
+                    is_asked.then(|| machines.fixture.command(["cdp", "checkpoint", "received"]).spawn().unwrap());
                 std::thread::sleep(Duration::from_millis(20 + wait.index(400) as u64));
                 receiver.kill();
                 asking.map(|mut child| child.wait().unwrap());
@@ -361,6 +370,9 @@ fn strangers_other_groups_and_older_copies_get_sentences() {
     let arguments = ["cdp", "receive", "received", "--listen", "tcp:127.0.0.1:0", "--tls-certificate", "backup.pem"];
     let tls = ["--tls-key", "backup.key", "--tls-client-authority", "ca.pem"];
     fixture.run(arguments.iter().chain(&tls)).code(1).says("another process serves this group");
-    fixture.run(arguments.iter().chain(&tls).map(|text| if *text == "received" { "old" } else { text })).code(1).says("not received");
+    fixture
+        .run(arguments.iter().chain(&tls).map(|text| if *text == "received" { "old" } else { text }))
+        .code(1)
+        .says("not received");
     drop((server, receiver));
 }

@@ -22,7 +22,8 @@ use crate::history::{CheckpointLimits, Cutter, GapTracker, Survey, Surveyor};
 use crate::journal::{Entry, Journal, Lsn, Op};
 use crate::nbd::export::Export;
 use crate::stored::{
-    Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, HISTORY, IMAGE, Stream, Streams, VolumeSpec, data_path, index_path, read_index,
+    Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, HISTORY, IMAGE, Stream, Streams, VolumeSpec, data_path, index_path,
+    read_index,
 };
 
 /// Modes of files and directories of checkpoints.

@@ -432,7 +432,9 @@ impl Journal {
             number: writer.next.frame,
             first_lsn: writer.next.lsn,
             synced,
-            time: frame.time.unwrap_or_else(|| seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into())),
+            time: frame
+                .time
+                .unwrap_or_else(|| seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into())),
             previous_tag: writer.next.tag,
         };
         let encoded = header.encode();

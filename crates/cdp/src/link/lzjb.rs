@@ -1,5 +1,5 @@
 //! LZJB, the compression of ZFS by Jeff Bonwick: a bit for each of eight items says if it is a byte or a reference to 3 to 66 bytes at
-//! most 1,023 before. It is fast, simple and weak; DedupCDP, a paper on continuous protection, measured with it.
+//! most 1,023 before. It is fast, simple and weak; the paper on `DedupCDP` measured with it.
 
 const MATCH_BITS: u32 = 6;
 const MATCH_MIN: usize = 3;

@@ -10,8 +10,10 @@
 
 mod compress;
 mod failure;
+mod frames;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
+mod host;
 mod lzjb;
 mod receive;
 mod reception;
@@ -24,10 +26,11 @@ mod window;
 pub mod wire;
 
 pub use compress::Codec;
+pub use host::ReceiverHost;
 pub use receive::MEMORY_BYTES as RECEIVER_MEMORY_BYTES;
 pub use reception::{Reception, ReceptionStatus};
 pub use send::{LinkStatus, MEMORY_BYTES as SENDER_MEMORY_BYTES, Sender};
-pub use serve::{Receiver, ReceiverHost};
+pub use serve::Receiver;
 pub use session::Peer;
 pub use tls::{LinkCertificates, ReceiverTls, SenderTls};
 

@@ -11,8 +11,8 @@ use onefold_engine::io::Host;
 use crate::journal::{AppendError, Lsn};
 use crate::link::compress::Decompressor;
 use crate::link::failure::Failure;
+use crate::link::host::ReceiverHost;
 use crate::link::reception::Reception;
-use crate::link::serve::ReceiverHost;
 use crate::link::stream::{Incoming, Outgoing};
 use crate::link::wire::{Compare, Done, FrameMessage, Hello, MESSAGE_BYTES_MAX, Message, Welcome};
 use crate::link::{Codec, FRAME_COST, PING_INTERVAL, WINDOW_BYTES};
@@ -99,14 +99,14 @@ impl Connection {
 
     /// Answers the first message; returns the next record.
     fn welcome(&self, hello: &Hello) -> Result<Lsn, Failure> {
-        let (durable, digest) = self.reception.last().map_err(failed)?;
+        let (durable, checksum) = self.reception.last().map_err(failed)?;
         // What the connection before has received counts, too.
         if let Some(sentence) = self.reception.refusal(hello) {
             return Err(Failure::Refusing(sentence));
         }
         // The strongest that both know; the sender offers only what it wants.
         let codec = hello.codecs.iter().copied().find(|codec| *codec != Codec::Off).unwrap_or(Codec::Off);
-        self.outgoing.send(&Message::Welcome(Welcome { codec, durable, digest }))?;
+        self.outgoing.send(&Message::Welcome(Welcome { codec, durable, checksum }))?;
         Ok(Lsn(durable.0 + 1))
     }
 
@@ -130,12 +130,7 @@ impl Connection {
     }
 
     /// Checks a frame and puts it into the queue; returns the record after it.
-    fn take_frame(
-        &self,
-        frame: &FrameMessage<'_>,
-        decompressor: &mut Decompressor,
-        next: Lsn,
-    ) -> Result<Lsn, Failure> {
+    fn take_frame(&self, frame: &FrameMessage<'_>, decompressor: &mut Decompressor, next: Lsn) -> Result<Lsn, Failure> {
         let FrameMessage { first, time, records, codec, plain_len, bytes } = *frame;
         let wrong = |reason: String| Failure::Protocol(format!("frame of record {first}: {reason}"));
         if first != next {
@@ -243,10 +238,11 @@ impl Connection {
         let mut fingerprints = Vec::new();
         let outcome = self.receiver.fingerprints(compare, &mut fingerprints);
         self.lock().is_answering = false;
-        Ok(match outcome {
-            Ok(()) => self.outgoing.send(&Message::Fingerprints(&fingerprints))?,
-            Err(error) => self.outgoing.send(&Message::Done(Done::Failed(error.to_string())))?,
-        })
+        let answer = match outcome {
+            Ok(()) => Message::Fingerprints(&fingerprints),
+            Err(error) => Message::Done(Done::Failed(error.to_string())),
+        };
+        Ok(self.outgoing.send(&answer)?)
     }
 
     /// Waits until a record is durable.
@@ -266,7 +262,9 @@ impl Connection {
 
 fn failed(error: AppendError) -> Failure {
     match error {
-        AppendError::Failed(error) => Failure::Local(Error::invalid(format!("the journal of the receiver has failed: {error}"))),
+        AppendError::Failed(error) => {
+            Failure::Local(Error::invalid(format!("the journal of the receiver has failed: {error}")))
+        }
         AppendError::Full => Failure::Local(Error::invalid(error.to_string())),
     }
 }

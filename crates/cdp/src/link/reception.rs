@@ -10,8 +10,8 @@ use onefold_engine::io::{Disk, Host};
 use crate::checkpoint::check_record;
 use crate::journal::codec::Records;
 use crate::journal::{AppendError, Entry, Journal, JournalIdentity, JournalSize, Lsn, Recovered};
-use crate::link::send::last_digest;
-use crate::link::wire::{FINGERPRINT_BYTES, Hello, digest};
+use crate::link::frames::last_checksum;
+use crate::link::wire::{FINGERPRINT_BYTES, Hello, checksum};
 use crate::nbd::transport::Socket;
 use crate::stored::GroupSpec;
 
@@ -38,8 +38,8 @@ pub struct ReceptionStatus {
 pub struct Reception {
     spec: GroupSpec,
     journal: Journal,
-    /// Digest of the last record; zeros before the first.
-    digest: Mutex<[u8; FINGERPRINT_BYTES]>,
+    /// Checksum of the last record; zeros before the first.
+    checksum: Mutex<[u8; FINGERPRINT_BYTES]>,
     checkpoint: AtomicU64,
     received_bytes: AtomicU64,
     /// The connection that is served, to be cut by a newer one.
@@ -73,11 +73,11 @@ impl Reception {
         }
         // Nobody was told that the last frames are durable, and they are continued.
         journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
-        let found = if last.0 == 0 { None } else { last_digest(&mut journal.frames(last), last)? };
+        let found = if last.0 == 0 { None } else { last_checksum(&mut journal.frames(last), last)? };
         let reception = Self {
             spec,
             journal,
-            digest: Mutex::new(found.unwrap_or_default()),
+            checksum: Mutex::new(found.unwrap_or_default()),
             checkpoint: AtomicU64::new(checkpoint.0),
             received_bytes: AtomicU64::new(0),
             current: Mutex::new(None),
@@ -141,12 +141,16 @@ impl Reception {
     pub(super) fn refusal(&self, hello: &Hello) -> Option<String> {
         let (own, other) = (&self.spec, &hello.group);
         if own.id != other.id || own.name != other.name {
-            let sentence = format!("this machine receives the group {} here, and not your group {}", own.name, other.name);
+            let sentence =
+                format!("this machine receives the group {} here, and not your group {}", own.name, other.name);
             let why = if own.name == other.name { ": it has the same name and another identity" } else { "" };
             return Some(sentence + why);
         }
         if own.volumes != other.volumes {
-            return Some(format!("the volumes of group {} have other names or sizes than when it was received first", own.name));
+            return Some(format!(
+                "the volumes of group {} have other names or sizes than when it was received first",
+                own.name
+            ));
         }
         let durable = self.journal.status().durable;
         if hello.next < durable {
@@ -166,12 +170,12 @@ impl Reception {
         None
     }
 
-    /// Returns the last durable record and its digest, for a new connection.
+    /// Returns the last durable record and its checksum, for a new connection.
     pub(super) fn last(&self) -> Result<(Lsn, [u8; FINGERPRINT_BYTES]), AppendError> {
         // What an earlier connection has appended may not be durable yet.
         self.journal.sync()?;
-        let digest = *self.digest.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok((Lsn(self.journal.status().durable.0 - 1), digest))
+        let checksum = *self.checksum.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((Lsn(self.journal.status().durable.0 - 1), checksum))
     }
 
     /// Returns why records must not be appended; `None` if they may.
@@ -191,7 +195,7 @@ impl Reception {
             record.encode(&mut bytes);
         }
         let lsn = Lsn(first.0 + u64::from(records) - 1);
-        *self.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest(lsn, time, &bytes);
+        *self.checksum.lock().unwrap_or_else(PoisonError::into_inner) = checksum(lsn, time, &bytes);
         Ok(())
     }
 }

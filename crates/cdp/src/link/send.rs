@@ -7,14 +7,17 @@ use std::time::Duration;
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::Host;
 
+use crate::journal::Lsn;
 use crate::journal::codec::FRAME_BODY_MAX;
-use crate::journal::{Frames, Lsn};
 use crate::link::compress::Compressor;
 use crate::link::failure::Failure;
+use crate::link::frames::{check_continues, read_frame, time_of_next};
 use crate::link::session::Peer;
 use crate::link::stream::{Incoming, Outgoing};
 use crate::link::window::{Sent, Window};
-use crate::link::wire::{self, Compare, Done, FINGERPRINT_BYTES, FrameMessage, Hello, MESSAGE_BYTES_MAX, Message, Welcome};
+use crate::link::wire::{
+    self, Compare, Done, FINGERPRINT_BYTES, FrameMessage, Hello, MESSAGE_BYTES_MAX, Message, Welcome,
+};
 use crate::link::{BLOCK_BYTES, Codec, PAUSE_MAX, PAUSE_MIN, PING_INTERVAL, SILENCE_MAX, SYNC_INTERVAL};
 use crate::log::Log;
 use crate::nbd::transport::Socket;
@@ -237,42 +240,12 @@ impl Sender {
         if welcome.codec != Codec::Off && welcome.codec != self.codec {
             return Err(Failure::Protocol("it chooses a codec that was not offered".to_owned()));
         }
-        self.check(&welcome).inspect_err(|failure| {
+        check_continues(self.group.journal(), &welcome).inspect_err(|failure| {
             if let Failure::Refusing(sentence) = failure {
                 outgoing.refuse(sentence);
             }
         })?;
         Ok(welcome)
-    }
-
-    /// Refuses a receiver whose records are not those of this journal.
-    fn check(&self, welcome: &Welcome) -> Result<(), Failure> {
-        let Welcome { durable, digest, .. } = *welcome;
-        let journal = self.group.journal();
-        let status = journal.status();
-        if status.durable <= durable {
-            return Err(Failure::Refusing(format!(
-                "the receiver has records up to {durable}, and this journal ends before {}: it is an older copy",
-                status.durable
-            )));
-        }
-        if durable.0 + 1 < status.first.0 {
-            return Err(Failure::Refusing(format!(
-                "the receiver has records up to {durable}, and this journal begins with {}: the receiver is an older copy, and the \
-                 records between are lost",
-                status.first
-            )));
-        }
-        if durable < status.first {
-            return Ok(());
-        }
-        let found = last_digest(&mut journal.frames(durable), durable)?;
-        if found != Some(digest) {
-            return Err(Failure::Refusing(format!(
-                "record {durable} of the receiver is not the one of this journal: both have gone on from a common past"
-            )));
-        }
-        Ok(())
     }
 
     /// Sends frames as they become durable, until the connection ends.
@@ -504,45 +477,4 @@ impl Sender {
         status.lag = oldest.map_or(Duration::ZERO, |time| now.saturating_sub(Duration::from_nanos(time)));
         status
     }
-}
-
-/// Reads the next frame: its first record, its time and the number of its records.
-fn read_frame(frames: &mut Frames, plain: &mut Vec<u8>) -> Result<Option<(Lsn, u64, u32)>> {
-    let mut frame: Option<(Lsn, u64, u32)> = None;
-    while frame.is_none()
-        && frames.next_frame(&mut |entry| {
-            entry.record.encode(plain);
-            let (_, _, records) = frame.get_or_insert((entry.lsn, entry.time, 0));
-            *records += 1;
-            Ok(())
-        })?
-    {}
-    Ok(frame)
-}
-
-fn time_of_next(frames: &mut Frames) -> Result<Option<u64>> {
-    let mut time = None;
-    while time.is_none()
-        && frames.next_frame(&mut |entry| {
-            time.get_or_insert(entry.time);
-            Ok(())
-        })?
-    {}
-    Ok(time)
-}
-
-/// Returns the digest of the record that a reader begins with; `None` if there is none.
-pub(super) fn last_digest(frames: &mut Frames, lsn: Lsn) -> Result<Option<[u8; FINGERPRINT_BYTES]>> {
-    let (mut found, mut bytes) = (None, Vec::new());
-    while found.is_none()
-        && frames.next_frame(&mut |entry| {
-            if entry.lsn == lsn {
-                bytes.clear();
-                entry.record.encode(&mut bytes);
-                found = Some(wire::digest(lsn, entry.time, &bytes));
-            }
-            Ok(())
-        })?
-    {}
-    Ok(found)
 }

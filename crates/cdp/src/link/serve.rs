@@ -1,22 +1,21 @@
 //! Listening for senders.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onefold_engine::error::Result;
 use onefold_engine::io::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::link::failure::Failure;
+use crate::link::host::ReceiverHost;
 use crate::link::receive::Connection;
 use crate::link::stream::{Incoming, Outgoing};
-use crate::link::wire::{Compare, Done, Hello, Message};
-use crate::link::{OPENING_TIME_MAX, Reception, ReceiverTls};
+use crate::link::wire::Message;
+use crate::link::{OPENING_TIME_MAX, ReceiverTls};
 use crate::log::Log;
 use crate::nbd::transport::{Socket, Transport};
 
@@ -25,26 +24,13 @@ const OPENING_MAX: usize = 8;
 /// How often the listener looks whether it is to stop, and for connections that take too long to open.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Functions of the program that a receiver calls.
-pub trait ReceiverHost: fmt::Debug + Send + Sync {
-    /// Returns the reception for a sender; creates it if there is none yet. The receiver checks that the group is the same. The sender
-    /// gets an error as a sentence.
-    fn admit(&self, hello: &Hello) -> Result<Arc<Reception>>;
-
-    /// Makes a checkpoint of all records that are durable in the journal.
-    fn checkpoint(&self) -> Result<Done>;
-
-    /// Appends the fingerprints of a range as it was after a record, which is durable.
-    fn fingerprints(&self, compare: &Compare, out: &mut Vec<u8>) -> Result<()>;
-}
-
 /// Connections, by a number. `None` instead of a time: the connection is linked.
 type Sockets = BTreeMap<u64, (Arc<Socket>, Option<Duration>)>;
 
 /// Receives the records of a group.
 #[derive(Debug)]
 pub struct Receiver {
-    receiver: Arc<dyn ReceiverHost>,
+    program: Arc<dyn ReceiverHost>,
     tls: ReceiverTls,
     host: Arc<dyn Host>,
     log: Log,
@@ -60,8 +46,8 @@ struct State {
 
 impl Receiver {
     /// Prepares to receive. [`Receiver::run`] must run in a thread of its own.
-    pub fn new(receiver: Arc<dyn ReceiverHost>, tls: ReceiverTls, host: Arc<dyn Host>, log: Log) -> Self {
-        Self { receiver, tls, host, log, state: Mutex::default() }
+    pub fn new(program: Arc<dyn ReceiverHost>, tls: ReceiverTls, host: Arc<dyn Host>, log: Log) -> Self {
+        Self { program, tls, host, log, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -73,7 +59,7 @@ impl Receiver {
         listener.set_nonblocking(true)?;
         std::thread::scope(|scope| {
             loop {
-                self.wait(listener);
+                Self::wait(listener);
                 if self.lock().is_stopping {
                     return Ok(());
                 }
@@ -101,7 +87,7 @@ impl Receiver {
     }
 
     /// Waits for a sender, or for a while.
-    fn wait(&self, listener: &TcpListener) {
+    fn wait(listener: &TcpListener) {
         let descriptor = listener.as_fd();
         let mut waits = [PollFd::new(&descriptor, PollFlags::IN)];
         let time = Timespec::try_from(LISTEN_INTERVAL).ok();
@@ -189,7 +175,7 @@ impl Receiver {
             Ok(_) => return Failure::Protocol("the first message is no greeting".to_owned()),
             Err(failure) => return failure,
         };
-        let reception = match self.receiver.admit(&hello) {
+        let reception = match self.program.admit(&hello) {
             Ok(reception) => reception,
             Err(error) => return Failure::Refusing(error.to_string()),
         };
@@ -203,10 +189,14 @@ impl Receiver {
         if !reception.is_current(socket) {
             return Failure::Replaced;
         }
-        self.log.line(&format!("{address}: receiving group {} from record {} on", hello.group.name, reception.status().durable.0 + 1));
+        self.log.line(&format!(
+            "{address}: receiving group {} from record {} on",
+            hello.group.name,
+            reception.status().durable.0 + 1
+        ));
         let connection = Connection::new(
             Arc::clone(&reception),
-            Arc::clone(&self.receiver),
+            Arc::clone(&self.program),
             (Arc::clone(socket), Arc::clone(outgoing)),
             Arc::clone(&self.host),
         );

@@ -119,8 +119,8 @@ pub struct Welcome {
     pub codec: Codec,
     /// The last record that is durable at the receiver; 0 before the first.
     pub durable: Lsn,
-    /// Digest of that record, see [`digest`]; zeros before the first.
-    pub digest: [u8; FINGERPRINT_BYTES],
+    /// Checksum of that record, see [`checksum`]; zeros before the first.
+    pub checksum: [u8; FINGERPRINT_BYTES],
 }
 
 /// Records of a frame of the journal.
@@ -330,12 +330,12 @@ impl Welcome {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&self.codec.code().to_le_bytes());
         out.extend_from_slice(&self.durable.0.to_le_bytes());
-        out.extend_from_slice(&self.digest);
+        out.extend_from_slice(&self.checksum);
     }
 
     fn decode(fields: &mut Fields<'_>) -> Option<Self> {
         let version = fields.u32()?;
-        let welcome = Self { codec: Codec::of(fields.u32()?)?, durable: fields.lsn()?, digest: fields.array()? };
+        let welcome = Self { codec: Codec::of(fields.u32()?)?, durable: fields.lsn()?, checksum: fields.array()? };
         (version == VERSION && welcome.durable.0 != u64::MAX).then_some(welcome)
     }
 }
@@ -420,8 +420,8 @@ impl Done {
     }
 }
 
-/// Returns the digest of a record as two machines compare it: its number, the time of its frame, and its bytes.
-pub fn digest(lsn: Lsn, time: u64, record: &[u8]) -> [u8; FINGERPRINT_BYTES] {
+/// Returns the checksum of a record as two machines compare it: its number, the time of its frame, and its bytes.
+pub fn checksum(lsn: Lsn, time: u64, record: &[u8]) -> [u8; FINGERPRINT_BYTES] {
     let mut hasher = blake3::Hasher::new_derive_key("onefold v1 link record");
     hasher.update(&lsn.0.to_le_bytes()).update(&time.to_le_bytes()).update(record);
     first_bytes(&hasher.finalize())

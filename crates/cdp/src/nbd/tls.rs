@@ -148,7 +148,10 @@ impl TlsTransport {
                 return Ok(());
             }
             if !received.refill(&*self.below)? {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side has left the handshake of TLS"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the other side has left the handshake of TLS",
+                ));
             }
         }
     }

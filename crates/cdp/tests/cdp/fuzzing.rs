@@ -111,7 +111,7 @@ fn link_seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("link_messages", "frame", frame(Codec::Off, &plain)),
     ];
     let short = [
-        Message::Welcome(Welcome { codec: Codec::Zstd, durable: Lsn(4), digest: [9; 16] }),
+        Message::Welcome(Welcome { codec: Codec::Zstd, durable: Lsn(4), checksum: [9; 16] }),
         Message::Ping,
         Message::Ack(Lsn(6), Lsn(2)),
         Message::Compare(Compare { at: Lsn(6), volume: 1, offset: 8192, len: 4096, key: [3; 32] }),

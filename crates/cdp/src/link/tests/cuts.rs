@@ -22,7 +22,8 @@ fn write_some(volume: &ProtectedVolume, random: &mut SplitMix64, written: &mut V
     let len = [512, 4096, 30_000][random.index(3)];
     let offset = random.index(usize::try_from(VOLUME_BYTES).unwrap() - len) as u64;
     let byte = (random.next_u64() & 0xff) as u8;
-    let data: Vec<u8> = (0..len).map(|at| if at % 3 == 0 { byte } else { (at >> 5) as u8 }).collect();
+    let data: Vec<u8> =
+        (0..len).map(|at| if at % 3 == 0 { byte } else { u8::try_from((at >> 5) % 256).unwrap() }).collect();
     volume.write(offset, &data, Fua::No).unwrap();
     written.push(Some((offset, data)));
 }
@@ -86,7 +87,11 @@ fn after_a_hundred_cuts_the_receiver_has_every_record_once() {
         check_received(&receiver, &written);
         let status = running.sender.status();
         assert_eq!((status.lag_records, status.lag_bytes, status.lag), (0, 0, Duration::ZERO), "{status:?}");
-        println!("{codec:?}: {} cuts, {crashes} power cuts, {} records, {status:?}", proxy.cuts.load(Ordering::SeqCst), written.len());
+        println!(
+            "{codec:?}: {} cuts, {crashes} power cuts, {} records, {status:?}",
+            proxy.cuts.load(Ordering::SeqCst),
+            written.len()
+        );
         if codec == Codec::Zstd {
             assert!(status.sent_bytes < status.plain_bytes / 2);
         }
@@ -134,7 +139,7 @@ fn questions_are_answered_with_the_state_after_a_record() {
     let receiver = RunningReceiver::sized(&disk, lines.log());
     let running = RunningSender::start(&group, receiver.address.port(), Codec::Lz4, lines.log());
     let volume = ProtectedVolume::new(group.clone(), 0);
-    let mut data: Vec<u8> = (0..64 << 10).map(|at| (at >> 6) as u8).collect();
+    let mut data: Vec<u8> = (0..64_u32 << 10).map(|at| (at >> 6).to_le_bytes()[0]).collect();
     volume.write(64 << 10, &data, Fua::Yes).unwrap();
     lines.wait_for("linked to");
     let at = Lsn(group.journal().next().0 - 1);
@@ -147,7 +152,10 @@ fn questions_are_answered_with_the_state_after_a_record() {
     running.sender.find_differences(at, (0, 64 << 10), &data, &mut differing).unwrap();
     assert_eq!(differing, [5, 15]);
     let done = running.sender.checkpoint().unwrap();
-    assert!(matches!(done, crate::link::wire::Done::Made { last, .. } if last.0 == group.journal().next().0 - 1), "{done:?}");
+    assert!(
+        matches!(done, crate::link::wire::Done::Made { last, .. } if last.0 == group.journal().next().0 - 1),
+        "{done:?}"
+    );
     let failed = running.sender.checkpoint().unwrap();
     assert!(matches!(&failed, crate::link::wire::Done::Failed(sentence) if sentence.contains("second")), "{failed:?}");
     drop(receiver);
@@ -209,7 +217,8 @@ fn after_a_power_cut_of_the_sender_the_history_of_the_receiver_equals_the_volume
             write_some(&volume, &mut random, &mut written);
         }
         let last = group.journal().next();
-        group_disk = group_disk.crash([CrashMode::Subset(boot), CrashMode::Torn(boot), CrashMode::LoseUnsynced][random.index(3)]);
+        group_disk = group_disk
+            .crash([CrashMode::Subset(boot), CrashMode::Torn(boot), CrashMode::LoseUnsynced][random.index(3)]);
         let received = receiver.host.reception.status().durable;
         lost += u64::from(received.0 + 1 < last.0);
     }

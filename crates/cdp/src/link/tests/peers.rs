@@ -21,12 +21,21 @@ fn hello() -> Hello {
 
 fn records(list: &[Record<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    list.iter().for_each(|record| record.encode(&mut bytes));
+    for record in list {
+        record.encode(&mut bytes);
+    }
     bytes
 }
 
 fn frame(first: u64, records: u32, bytes: &[u8]) -> Message<'_> {
-    Message::Frame(FrameMessage { first: Lsn(first), time: 1, records, codec: Codec::Off, plain_len: bytes.len(), bytes })
+    Message::Frame(FrameMessage {
+        first: Lsn(first),
+        time: 1,
+        records,
+        codec: Codec::Off,
+        plain_len: bytes.len(),
+        bytes,
+    })
 }
 
 /// A peer with a good certificate that sends what it wants.
@@ -83,7 +92,13 @@ fn a_sender_that_breaks_the_protocol_is_cut_off_with_a_sentence_and_a_line() {
         bytes
     };
     // Before the greeting, and instead of it.
-    for bytes in [message(&Message::Ping), message(&frame(1, 1, &good)), vec![0; 64], vec![0xff; 64], [vec![4], vec![0xff; 7]].concat()] {
+    for bytes in [
+        message(&Message::Ping),
+        message(&frame(1, 1, &good)),
+        vec![0; 64],
+        vec![0xff; 64],
+        [vec![4], vec![0xff; 7]].concat(),
+    ] {
         let hostile = Hostile::connect(port);
         hostile.send_bytes(&bytes);
         let sentence = hostile.refusal();
@@ -101,7 +116,10 @@ fn a_sender_that_breaks_the_protocol_is_cut_off_with_a_sentence_and_a_line() {
         (message(&Message::Hello(hello())), "a second greeting"),
         (message(&Message::Ack(Lsn(1), Lsn(1))), "only receivers send"),
         (message(&Message::Done(Done::NothingNew)), "only receivers send"),
-        (message(&Message::Welcome(Welcome { codec: Codec::Off, durable: Lsn(1), digest: [0; 16] })), "only receivers send"),
+        (
+            message(&Message::Welcome(Welcome { codec: Codec::Off, durable: Lsn(1), checksum: [0; 16] })),
+            "only receivers send",
+        ),
         (vec![77; 8], "no message"),
         ([vec![4, 0, 0, 0], u32::MAX.to_le_bytes().to_vec()].concat(), "no message"),
         (
@@ -123,6 +141,17 @@ fn a_sender_that_breaks_the_protocol_is_cut_off_with_a_sentence_and_a_line() {
         assert!(sentence.contains(text), "{sentence}");
         lines.wait_for(text);
     }
+    assert_eq!(receiver.host.reception.status().last, Lsn(0), "nothing was appended");
+}
+
+#[test]
+fn questions_at_the_wrong_time_and_messages_that_are_cut_end_a_connection_and_no_other() {
+    let (disk, lines) = (new_reception_disk(), Lines::default());
+    let receiver = RunningReceiver::sized(&disk, lines.log());
+    let port = receiver.address.port();
+    let good = records(&[Record::write(0, 0, &[1; 512])]);
+    let mut message = Vec::new();
+    frame(1, 1, &good).encode(&mut message);
     // A question for bytes that no volume has, and two at a time.
     let compare = Compare { at: Lsn(0), volume: 0, offset: VOLUME_BYTES, len: 4096, key: [0; 32] };
     let hostile = Hostile::linked(port);
@@ -134,7 +163,7 @@ fn a_sender_that_breaks_the_protocol_is_cut_off_with_a_sentence_and_a_line() {
     assert!(hostile.refusal().contains("before the last one was answered"));
     // A connection that ends within a message.
     let hostile = Hostile::linked(port);
-    hostile.send_bytes(&message(&frame(1, 1, &good))[..100]);
+    hostile.send_bytes(&message[..100]);
     hostile.socket.cut();
     lines.wait_for("ended within a message");
     assert_eq!(receiver.host.reception.status().last, Lsn(0), "nothing was appended");
@@ -150,7 +179,7 @@ fn a_sender_that_sends_more_than_the_window_is_cut_off() {
     let size = crate::journal::JournalSize { segment_bytes: 4 << 20, segments_max: 3 };
     let receiver = RunningReceiver::start(&disk, size, lines.log());
     let hostile = Hostile::linked(receiver.address.port());
-    let body = records(&[Record::write(0, 0, &[1; 1 << 20])]);
+    let body = records(&[Record::write(0, 0, &vec![1; 1 << 20])]);
     // The journal takes 8 or 9 of them, and the window 7.
     let most = 9 + WINDOW_BYTES / (body.len() + FRAME_COST) + 2;
     for number in 0..most as u64 {
@@ -183,9 +212,13 @@ fn groups_volumes_and_journals_that_do_not_fit_get_sentences() {
         refusal(hello)
     };
     assert!(other(&|hello| hello.group.id.0[0] ^= 1).contains("another identity"));
-    assert!(other(&|hello| hello.group.name = "db".into()).contains("receives the group group here, and not your group db"));
+    assert!(
+        other(&|hello| hello.group.name = "db".into()).contains("receives the group group here, and not your group db")
+    );
     assert!(other(&|hello| hello.group.volumes[0].size += 4096).contains("other names or sizes"));
-    assert!(other(&|hello| hello.group.volumes.push(VolumeSpec { name: "b".into(), size: 4096 })).contains("other names"));
+    assert!(
+        other(&|hello| hello.group.volumes.push(VolumeSpec { name: "b".into(), size: 4096 })).contains("other names")
+    );
     assert!(other(&|hello| hello.next = Lsn(9)).contains("it is an older copy"));
     assert!(other(&|hello| hello.first = Lsn(11)).contains("those between are lost"));
     lines.wait_for("those between are lost");
@@ -253,7 +286,8 @@ fn a_receiver_that_breaks_the_protocol_is_left_with_a_line() {
         message.encode(&mut bytes);
         bytes
     };
-    let welcome = |durable: u64, codec| message(Message::Welcome(Welcome { codec, durable: Lsn(durable), digest: [1; 16] }));
+    let welcome =
+        |durable: u64, codec| message(Message::Welcome(Welcome { codec, durable: Lsn(durable), checksum: [1; 16] }));
     let good = welcome(0, Codec::Zstd);
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (message(Message::Ping), "its first message is no welcome"),

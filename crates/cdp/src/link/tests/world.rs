@@ -20,9 +20,7 @@ use tempfile::TempDir;
 
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn};
 use crate::link::wire::{Compare, Done, Hello, fingerprint_blocks};
-use crate::link::{
-    Codec, LinkCertificates, Peer, Reception, Receiver, ReceiverHost, ReceiverTls, Sender, SenderTls,
-};
+use crate::link::{Codec, LinkCertificates, Peer, Receiver, ReceiverHost, ReceiverTls, Reception, Sender, SenderTls};
 use crate::log::Log;
 use crate::nbd::export::Export;
 use crate::sim_origin::SimOrigin;
@@ -212,8 +210,7 @@ impl RunningReceiver {
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let journal = (identity(9), size);
         let sim = Arc::new(SimHost::new(2));
-        let (reception, _) =
-            Reception::open(&shared, sim, Path::new("received"), journal, (spec(), Lsn(0))).unwrap();
+        let (reception, _) = Reception::open(&shared, sim, Path::new("received"), journal, (spec(), Lsn(0))).unwrap();
         let of_test = Arc::new(TestHost { reception: Arc::new(reception), checkpoints: AtomicU64::new(0) });
         let receiver: Arc<dyn ReceiverHost> = Arc::clone(&of_test) as _;
         let receiver = Arc::new(Receiver::new(receiver, receiver_tls(), host(), log));

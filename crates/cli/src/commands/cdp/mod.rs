@@ -12,6 +12,7 @@ mod sending;
 mod serve;
 mod sockets;
 mod stored;
+mod volume_server;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use onefold_cdp::checkpoint::CheckpointPolicy;
 use onefold_cdp::journal::{JournalIdentity, JournalSize, Lsn};
 use onefold_cdp::link::wire::{Compare, Done, Hello, fingerprint_blocks};
-use onefold_cdp::link::{LinkCertificates, Reception, Receiver, ReceiverHost, ReceiverTls};
+use onefold_cdp::link::{LinkCertificates, Receiver, ReceiverHost, ReceiverTls, Reception};
 use onefold_cdp::stored::{self, GroupSpec};
 use onefold_cdp::view::{At, PointInTime, ViewOptions};
 use onefold_engine::Error;
@@ -78,7 +78,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs)
     let of_link: Arc<dyn ReceiverHost> = Arc::clone(&group) as _;
     let receiver = Receiver::new(of_link, tls, Arc::new(OsHost::new()), super::log(output));
     let of_control = Arc::clone(&group);
-    let control = control::listen(&directory, Arc::new(move |request| of_control.answer(request)))?;
+    let control = control::listen(&directory, Arc::new(move |request| of_control.answer(&request)))?;
     output.note(&format!("receiving into {} at tcp:{bound}", directory.display()));
     std::thread::scope(|scope| {
         let making = Making { settings, output, store: &opened.store, cache: &cache, interrupt: &interrupt };
@@ -206,7 +206,7 @@ impl ReceivedGroup {
     }
 
     /// Answers a request of the control socket.
-    fn answer(&self, request: Request) -> Result<Value> {
+    fn answer(&self, request: &Request) -> Result<Value> {
         let reception = self.lock().reception.clone();
         match request {
             Request::Status => {

@@ -20,7 +20,7 @@ use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile, ReceiverFile};
 use crate::commands::cdp::opening::{InUse, check_mark, open_with};
-use crate::commands::cdp::serve;
+use crate::commands::cdp::volume_server;
 use crate::commands::cdp::{maintenance, scan, sockets};
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -125,7 +125,7 @@ fn serve_volumes(
     if last.last == LastUse::PowerCut && !compare(output, group, (sender, interrupt), last)? {
         return Ok(());
     }
-    let (server, left, addresses) = serve::start_server(args, directory, (file, group), super::log(output))?;
+    let (server, left, addresses) = volume_server::start_server(args, directory, (file, group), super::log(output))?;
     let (ending, ended) = std::sync::mpsc::channel();
     let (of_file, answering, asked) = (file.clone(), Arc::clone(group), Arc::clone(sender));
     let answer = move |request| answer(&of_file, &answering, &asked, request);
@@ -179,7 +179,9 @@ fn compare(
     }
     group.skip_comparison(&last.suspect)?;
     if extents != 0 {
-        output.note(&format!("after a power cut, {extents} extents of the volumes are recorded again; until then, moments are missing"));
+        output.note(&format!(
+            "after a power cut, {extents} extents of the volumes are recorded again; until then, moments are missing"
+        ));
     }
     Ok(true)
 }
@@ -188,7 +190,7 @@ fn compare(
 fn answer(file: &GroupFile, group: &Group, sender: &Sender, request: Request) -> Result<Value> {
     match request {
         Request::Status => {
-            let mut status = serve::status(group);
+            let mut status = volume_server::status(group);
             status["link"] = describe(&sender.status());
             Ok(status)
         }

@@ -1,17 +1,11 @@
 //! `cdp serve`.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use onefold_cdp::journal::Lsn;
-use onefold_cdp::log::Log;
-use onefold_cdp::nbd::NamedExport;
-use onefold_cdp::nbd::export::Export;
-use onefold_cdp::nbd::serve::{Limits, Server};
-use onefold_cdp::nbd::tls::{Certificates, Tls};
 use onefold_cdp::view::ViewOptions;
-use onefold_cdp::volume::{Group, ProtectedVolume};
+use onefold_cdp::volume::Group;
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::OsDisk;
 use onefold_engine::pipeline::Driver;
@@ -23,16 +17,13 @@ use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
+use crate::commands::cdp::volume_server::{start_server, status};
 use crate::commands::cdp::{maintenance, scan, sending, sockets};
-use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
-
-/// Name of the socket for clients, unless addresses are given.
-const SOCKET: &str = "nbd";
 
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
@@ -90,36 +81,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     Ok(())
 }
 
-/// Lets a server listen for clients of the volumes; returns its sockets and addresses, too.
-pub(super) fn start_server(
-    args: &ServeArgs,
-    directory: &Path,
-    (file, group): (&GroupFile, &Arc<Group>),
-    log: Log,
-) -> Result<(Server, Vec<PathBuf>, Vec<String>)> {
-    let mut exports = Vec::with_capacity(file.volumes.len());
-    for (number, volume) in (0..).zip(&file.volumes) {
-        let export: Arc<dyn Export> = Arc::new(ProtectedVolume::new(Arc::clone(group), number));
-        let description = volume.origin.display().to_string();
-        exports.push(NamedExport { name: volume.name.clone(), description, export });
-    }
-    let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
-    let default = [format!("unix:{}", directory.join(SOCKET).display())];
-    let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
-    let left = sockets::listen(&mut server, addresses)?;
-    Ok((server, left, addresses.to_vec()))
-}
-
-fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
-    let read = |path: &PathBuf| files::read_certificates(path);
-    let (Some(chain), Some(key)) = (&args.tls_certificate, &args.tls_key) else { return Ok(None) };
-    let (chain, key) = (read(chain)?, read(key)?);
-    let authorities = args.tls_client_authority.as_ref().map(read).transpose()?;
-    let certificates =
-        Certificates { chain: &chain, key: &key, client_authorities: authorities.as_ref().map(|bytes| &bytes[..]) };
-    Ok(Some(Tls::new(&certificates).context("the certificates of the server")?))
-}
-
 /// Parts that answer the requests of the control socket.
 struct Answering {
     group: Arc<Group>,
@@ -142,18 +103,4 @@ impl Answering {
             }
         }
     }
-}
-
-/// Returns the state of a group.
-pub(super) fn status(group: &Group) -> Value {
-    let status = group.journal().status();
-    json!({
-        "lsn": status.next.0 - 1,
-        "durable_lsn": status.durable.0 - 1,
-        "first_lsn": status.first.0,
-        "journal_bytes": status.bytes,
-        "journal_bytes_max": status.bytes_max,
-        "behind_bytes": group.behind().bytes(),
-        "failure": group.journal().failure().map(|error| error.to_string()),
-    })
 }
