@@ -184,6 +184,10 @@ fn wrong_groups_and_moments_get_sentences() {
     fixture.run(["cdp", "serve", "source"]).code(1).says("is no group");
     let server = volume.serve();
     fixture.run(["cdp", "serve", "group"]).code(1).says("another process serves this group");
+    for name in ["latest", "lsn:7", "flush~1", "2026-11-23 02:10:07"] {
+        fixture.run(["cdp", "mark", "group", name]).code(1).says("choose another name");
+    }
+    fixture.run(["cdp", "mark", "group", ""]).code(1).says("a name has 1 to 255 bytes");
     fixture.run(["cdp", "restore", "group", "--at", "never", "--target", "x"]).code(1).says("never");
     fixture.run(["cdp", "history", "nothing"]).code(1).says("nothing");
     server.stop();

@@ -18,6 +18,7 @@ use crate::volume::behind::BehindMap;
 use crate::volume::pressure::{JournalFill, Pacer};
 use crate::volume::range_lock::{HeldRange, RangeLock};
 use crate::volume::requests::{Mode, Request, Requests, State};
+use crate::volume::syncs::{Syncs, Wanted};
 
 /// Name of the activity log in the group's directory, of the bitmap of extents that are behind, and of the directory of the journal.
 const ACTIVITY: &str = "activity";
@@ -93,6 +94,7 @@ pub struct Group {
     pub(super) cursor: Mutex<u64>,
     pub(super) requests: Requests,
     pacer: Pacer,
+    syncs: Syncs,
     /// Held by a scan.
     pub(super) scanning: Mutex<()>,
     releases: Mutex<Releases>,
@@ -169,10 +171,10 @@ impl Group {
         let requests = Requests::new(log, mode, last != LastUse::PowerCut);
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
-        let pacer = Pacer::new(host.monotonic());
+        let (pacer, syncs) = (Pacer::new(host.monotonic()), Syncs::new(&origins)?);
         let (scanning, releases) = (Mutex::new(()), Mutex::default());
         let group =
-            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, scanning, releases };
+            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, syncs, scanning, releases };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         if last != LastUse::PowerCut {
             group.continue_behind()?;
@@ -414,7 +416,7 @@ impl Group {
         if self.options.durability == Durability::Journal && self.behind.is_empty() {
             return self.journal.sync().map_err(|error| errno_of(&error));
         }
-        self.sync_both(std::slice::from_ref(&self.origins[usize::from(volume)]))?;
+        self.sync_both(volume.into()..usize::from(volume) + 1)?;
         let state = self.requests.lock();
         if self.options.durability == Durability::Both && ACTIVE_AT_FLUSH < state.log.active().len() {
             drop(self.clean(state)?);
@@ -423,13 +425,11 @@ impl Group {
     }
 
     /// Syncs the journal and volumes at the same time.
-    fn sync_both(&self, origins: &[Arc<dyn Export>]) -> Result<(), Errno> {
-        std::thread::scope(|scope| {
-            let volumes = scope.spawn(|| origins.iter().try_for_each(|origin| origin.flush()));
-            let journal = self.journal.sync().map_err(|error| errno_of(&error));
-            let volumes = volumes.join().unwrap_or(Err(Errno::Io));
-            journal.and(volumes)
-        })
+    fn sync_both(&self, volumes: Range<usize>) -> Result<(), Errno> {
+        let wanted: Vec<Wanted> = volumes.map(|volume| self.syncs.begin(volume)).collect();
+        let journal = self.journal.sync().map_err(|error| errno_of(&error));
+        let synced = wanted.into_iter().map(|wanted| self.syncs.finish(wanted)).fold(Ok(()), Result::and);
+        journal.and(synced)
     }
 
     /// Syncs the journal and all volumes, and ends the activity of what was not written meanwhile. If another thread is at it, waits for
@@ -444,7 +444,7 @@ impl Group {
         // Records of writes that go on may not be in the volumes yet.
         let synced = state.starts.keys().next().copied().unwrap_or_else(|| self.journal.next());
         drop(state);
-        let outcome = self.sync_both(&self.origins);
+        let outcome = self.sync_both(0..self.origins.len());
         let mut state = self.requests.lock();
         state.is_cleaning = false;
         let outcome = outcome.and_then(|()| {
@@ -478,7 +478,7 @@ impl Group {
             ));
         }
         self.journal.close().map_err(|error| Error::invalid(error.to_string()))?;
-        self.origins.iter().try_for_each(|origin| origin.flush()).map_err(failed)?;
+        self.sync_both(0..self.origins.len()).map_err(failed)?;
         self.behind.persist()?;
         let next = self.journal.status().next;
         self.requests.lock().log.close(next)

@@ -15,6 +15,7 @@ mod range_lock;
 mod requests;
 mod resync;
 mod scan;
+mod syncs;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
 pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};

@@ -359,7 +359,7 @@ fn threads_get_behind_and_recover_together() {
     let (group, _) = open_with(&disk, 1, SMALL).unwrap();
     let mut stored = Stored::new();
     let writers = std::sync::atomic::AtomicU32::new(3);
-    let mut was_behind = 0;
+    let mut was_behind = false;
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
             let (group, writers) = (&group, &writers);
@@ -376,15 +376,16 @@ fn threads_get_behind_and_recover_together() {
         }
         while writers.load(std::sync::atomic::Ordering::SeqCst) != 0 {
             if group.requests.lock().mode == requests::Mode::Behind {
-                was_behind += 1;
+                was_behind = true;
                 stored.checkpoint(&group).unwrap();
             }
             group.resync_step().unwrap();
         }
     });
+    was_behind |= !group.behind().is_empty();
     heal(&group, &mut stored).unwrap();
     stored.take(&group, false).unwrap();
     check_no_open_gap(&stored, &contents(&disk), "threads");
-    assert!(0 < was_behind);
+    assert!(was_behind);
     group.close().unwrap();
 }
