@@ -30,7 +30,8 @@ impl fmt::Display for Failure {
             Self::Io(error) if error.kind() == io::ErrorKind::TimedOut => f.write_str("the other side is silent"),
             Self::Io(error) => error.fmt(f),
             Self::Protocol(reason) => write!(f, "the other side breaks the protocol: {reason}"),
-            Self::Refused(sentence) => write!(f, "the other side refuses: {sentence}"),
+            // Whatever it contains, it stays one line.
+            Self::Refused(sentence) => write!(f, "the other side refuses: {}", sentence.replace(char::is_control, " ")),
             Self::Refusing(sentence) => f.write_str(sentence),
             Self::Local(error) => error.fmt(f),
             Self::Replaced => f.write_str("another connection has replaced it"),

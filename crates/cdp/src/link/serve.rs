@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +42,8 @@ struct State {
     sockets: Sockets,
     next: u64,
     is_stopping: bool,
+    /// The last line about a connection that was not linked: a sender that is refused comes back every few seconds.
+    reported: Option<(IpAddr, String)>,
 }
 
 impl Receiver {
@@ -124,18 +126,28 @@ impl Receiver {
         drop(state);
         let serve = move || {
             let failure = self.serve(&socket, number, address);
-            self.lock().sockets.remove(&number);
             socket.cut();
-            let is_stopping = self.lock().is_stopping;
-            if !is_stopping {
-                self.log.line(&format!("{address}: connection closed: {failure}"));
-            }
+            self.report(number, address, &failure.to_string());
         };
         let started = std::thread::Builder::new().name("link".to_owned()).spawn_scoped(scope, serve);
         if let Err(error) = started {
             self.lock().sockets.remove(&number);
             self.log.line(&format!("{address}: no thread for a connection: {error}"));
         }
+    }
+
+    /// Forgets a connection and reports its end, but not the same one over and over.
+    fn report(&self, number: u64, address: SocketAddr, reason: &str) {
+        let mut state = self.lock();
+        let was_linked = state.sockets.remove(&number).is_some_and(|(_, since)| since.is_none());
+        let reported = (!was_linked).then(|| (address.ip(), reason.to_owned()));
+        let is_same = reported.is_some() && reported == state.reported;
+        state.reported = reported;
+        if state.is_stopping || is_same {
+            return;
+        }
+        drop(state);
+        self.log.line(&format!("{address}: connection closed: {reason}"));
     }
 
     /// Serves a connection from its handshake to its end.

@@ -460,7 +460,8 @@ impl<'a> Fields<'a> {
 
     fn name(&mut self) -> Option<String> {
         let count = usize::from(self.u16()?);
-        if count > NAME_BYTES_MAX { None } else { self.text(count).map(str::to_owned) }
+        let name = self.text(count).filter(|name| name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control))?;
+        Some(name.to_owned())
     }
 
     fn u16(&mut self) -> Option<u16> {
