@@ -259,6 +259,27 @@ fn a_server_that_was_killed_behind_leaves_a_gap_that_heals() {
     check_healed(&volume, server, &before);
 }
 
+#[test]
+fn records_of_a_server_that_was_killed_get_into_a_checkpoint_without_another_write() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 256k", "flush"]);
+    drop(server);
+    let arguments = ["cdp", "serve", "group", "--checkpoint", "1s", "--checkpoint-max", "1s"];
+    let server = Server::start(&volume.fixture, &arguments, &volume.group.join("nbd"));
+    let start = Instant::now();
+    let checkpoints = || {
+        let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+        history["checkpoints"].as_array().unwrap().len()
+    };
+    while checkpoints() < 2 {
+        assert!(start.elapsed() < Duration::from_mins(1), "no checkpoint was made");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
 /// Changes a byte of the volume behind the server's back.
 fn flip(volume: &Volume, offset: u64) {
     let file = File::options().read(true).write(true).open(&volume.image).unwrap();

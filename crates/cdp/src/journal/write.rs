@@ -3,6 +3,8 @@
 //! A thread that has appended a record and finds that no frame is being written seals the open frame and writes it. Others append to
 //! the next frame meanwhile, and one of them writes that. So one frame is written at a time, and a single writer waits for nobody.
 
+mod follow;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,11 +28,13 @@ struct OpenFrame {
     /// Room for the header, then the body.
     bytes: Vec<u8>,
     records: u32,
+    /// Its time, if it is not that of its writing.
+    time: Option<u64>,
 }
 
 impl Default for OpenFrame {
     fn default() -> Self {
-        Self { bytes: vec![0; FRAME_HEADER_BYTES], records: 0 }
+        Self { bytes: vec![0; FRAME_HEADER_BYTES], records: 0, time: None }
     }
 }
 
@@ -42,6 +46,7 @@ impl OpenFrame {
     fn clear(&mut self) {
         self.bytes.truncate(FRAME_HEADER_BYTES);
         self.records = 0;
+        self.time = None;
     }
 }
 
@@ -427,7 +432,9 @@ impl Journal {
             number: writer.next.frame,
             first_lsn: writer.next.lsn,
             synced,
-            time: seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into()),
+            time: frame
+                .time
+                .unwrap_or_else(|| seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into())),
             previous_tag: writer.next.tag,
         };
         let encoded = header.encode();

@@ -58,6 +58,19 @@ impl Group {
         Ok(differing)
     }
 
+    /// Marks extents as behind instead of comparing them after a power cut: nobody can say what the history holds. Their bytes are
+    /// recorded again, after a gap. Until this or [`Group::compare`] was done, no write is possible.
+    pub fn skip_comparison(&self, suspect: &[Extent]) -> Result<()> {
+        for &Extent { volume, number } in suspect {
+            let end = ((number + 1) * EXTENT_BYTES).min(self.origin(volume).size());
+            self.behind.mark(volume, number * EXTENT_BYTES..end)?;
+        }
+        if !suspect.is_empty() {
+            self.requests.begin_mode(Mode::Behind);
+        }
+        self.compare(&[], &mut |_, _, _, _| Ok(())).map(drop)
+    }
+
     /// Fills a buffer from a volume itself.
     pub(super) fn read_origin(&self, volume: u16, offset: u64, into: &mut [u8]) -> Result<()> {
         let unreadable = |errno| Error::invalid(format!("volume {volume}: cannot be read at {offset}: {errno:?}"));

@@ -9,7 +9,8 @@ use onefold_cdp::checkpoint::{
     CheckpointOptions, CheckpointOutcome, CheckpointPolicy, Checkpointer, JournalLoad, MadeCheckpoint,
 };
 use onefold_cdp::history::CheckpointLimits;
-use onefold_cdp::journal::Lsn;
+use onefold_cdp::journal::{Journal, Lsn};
+use onefold_cdp::link::Reception;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::stored::GroupSpec;
 use onefold_cdp::volume::Group;
@@ -41,6 +42,48 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
 const READING_SHARE: usize = 8;
 const HISTORY_SHARE: usize = 8;
 
+/// A journal whose records become checkpoints.
+pub(super) trait Recorded: Sync {
+    /// Returns the journal.
+    fn journal(&self) -> &Journal;
+
+    /// Makes it and the volumes durable, so that records can be given back; returns the record before which all are durable in the volumes.
+    fn sync(&self) -> Result<Lsn>;
+
+    /// Gives records back that are in a checkpoint.
+    fn release(&self, before: Lsn);
+}
+
+impl Recorded for Group {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::sync(self).map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+        Ok(self.synced())
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
+
+impl Recorded for Reception {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::journal(self).sync()?;
+        Ok(Self::journal(self).status().durable)
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
+
 /// Makes checkpoints of a group.
 pub(super) struct Checkpoints<'a> {
     store: &'a Store,
@@ -49,6 +92,8 @@ pub(super) struct Checkpoints<'a> {
     index: IndexOptions,
     checkpointer: Checkpointer,
     hostname: String,
+    /// The last record of the newest checkpoint, once it is known.
+    covered: Option<Lsn>,
 }
 
 impl<'a> Checkpoints<'a> {
@@ -70,7 +115,7 @@ impl<'a> Checkpoints<'a> {
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
-        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name() })
+        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name(), covered: None })
     }
 
     /// Returns the last record of the newest checkpoint; `None` before the first.
@@ -105,21 +150,40 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
-    /// Returns the first record that is in no checkpoint, and that of the journal if there is no checkpoint to ask.
-    fn first_left(&self, group: &Group) -> Lsn {
-        self.last().ok().flatten().map_or_else(|| group.journal().status().first, |last| Lsn(last.0 + 1))
+    /// Begins the history of volumes that are on another machine.
+    pub(super) fn initial_empty(&mut self) -> Result<()> {
+        let made = self.with_request(Checkpointer::initial_empty)?;
+        made.map(drop).context("a prune is at work; the history begins after it")
+    }
+
+    /// Gives records back that an earlier process has put into a checkpoint, right before it ended.
+    fn give_back(&mut self, group: &dyn Recorded) -> Result<()> {
+        self.covered = self.last()?;
+        if let Some(last) = self.covered {
+            group.sync()?;
+            group.release(Lsn(last.0 + 1));
+        }
+        Ok(())
+    }
+
+    /// Returns how many records before one are in no checkpoint; those of an earlier server count, too.
+    fn records_after_last(&mut self, next: Lsn) -> u64 {
+        if self.covered.is_none() {
+            self.covered = self.last().unwrap_or(None);
+        }
+        next.0 - 1 - self.covered.map_or(0, |last| last.0.min(next.0 - 1))
     }
 
     /// Makes checkpoints until the journal has no record that is in none.
-    fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
+    fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
         loop {
-            group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
-            let synced = group.synced();
+            let synced = group.sync()?;
             let made =
                 self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
             match made {
                 CheckpointOutcome::Made(made) => {
+                    self.covered = Some(made.last);
                     group.release(Lsn(made.last.0 + 1));
                     newest = Some(made);
                     if !made.has_more {
@@ -127,8 +191,10 @@ impl<'a> Checkpoints<'a> {
                     }
                 }
                 CheckpointOutcome::NothingNew => {
-                    // A server that was killed may have left records that are in its last checkpoint.
-                    group.release(self.first_left(group));
+                    // Records that were not durable in the volumes when their checkpoint was made.
+                    if let Some(last) = self.covered {
+                        group.release(Lsn(last.0 + 1));
+                    }
                     return Ok(newest);
                 }
                 CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
@@ -137,25 +203,33 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
-    pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
+    pub(super) fn run(
+        mut self,
+        group: &dyn Recorded,
+        policy: &CheckpointPolicy,
+        asked: &Receiver<Asked>,
+        output: &Output,
+    ) {
         let host = OsHost::new();
-        // A full journal takes no record before a checkpoint, so records of an earlier server count, too.
-        let mut last = (host.monotonic(), self.first_left(group));
+        let mut since = host.monotonic();
         let mut pause = PAUSE;
+        if let Err(error) = self.give_back(group) {
+            output.warn(&format!("records of the last checkpoint stay in the journal: {error:#}"));
+        }
         loop {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
                     let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
-                    last = (host.monotonic(), self.first_left(group));
+                    since = host.monotonic();
                     // Whoever asked may have gone.
                     let _ignored = answer.send(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
                     let load = JournalLoad {
-                        age: host.monotonic().saturating_sub(last.0),
-                        records: status.next.0.saturating_sub(last.1.0),
+                        age: host.monotonic().saturating_sub(since),
+                        records: self.records_after_last(status.next),
                         bytes: status.bytes,
                         bytes_max: status.bytes_max,
                     };
@@ -175,7 +249,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    last = (host.monotonic(), self.first_left(group));
+                    since = host.monotonic();
                 }
             }
         }
@@ -198,9 +272,10 @@ fn describe(made: &MadeCheckpoint) -> Value {
 }
 
 /// Receiver of the outcome of a checkpoint that was asked for.
-type Asked = Sender<Result<Value>>;
+pub(super) type Asked = Sender<Result<Value>>;
 
 /// Asks the thread for a checkpoint.
+#[derive(Debug)]
 pub(super) struct Asking(Mutex<Option<Sender<Asked>>>);
 
 impl Asking {

@@ -6,10 +6,13 @@ mod create;
 mod group_file;
 mod maintenance;
 mod opening;
+mod receive;
 mod scan;
+mod sending;
 mod serve;
 mod sockets;
 mod stored;
+mod volume_server;
 
 use std::sync::Arc;
 
@@ -26,6 +29,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
     match command {
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
+        CdpCommand::Receive(args) => receive::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
         CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),

@@ -87,7 +87,7 @@ pub(super) fn scan(
     record: bool,
 ) -> Result<Value> {
     let id = GroupId(file.id()?);
-    let mut open = || {
+    scan_with(file, group, record, &mut || {
         let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
         let mut expected = Vec::new();
         let find: Box<FindDifferences<'_>> = Box::new(move |volume, offset, found, differing| {
@@ -97,8 +97,17 @@ pub(super) fn scan(
             Ok(())
         });
         Ok(find)
-    };
-    let scanned = group.scan(if record { Differing::Record } else { Differing::List }, &mut open)?;
+    })
+}
+
+/// Compares the volumes of a group with a history that is opened once in each round; returns what `--json` prints.
+pub(super) fn scan_with<'a>(
+    file: &GroupFile,
+    group: &Group,
+    record: bool,
+    open: &mut dyn FnMut() -> onefold_engine::Result<Box<FindDifferences<'a>>>,
+) -> Result<Value> {
+    let scanned = group.scan(if record { Differing::Record } else { Differing::List }, open)?;
     let ranges = |ranges: &Ranges| -> Vec<Value> {
         let of = |range: &onefold_cdp::volume::VolumeRange| {
             let name = file.volumes.get(usize::from(range.volume)).map(|volume| volume.name.as_str());
