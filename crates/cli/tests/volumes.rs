@@ -60,7 +60,7 @@ impl Volume {
         file.set_len(SIZE).unwrap();
         file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
         let volume = format!("web={}", image.display());
-        fixture.run(["cdp", "create", "group", &volume, "--journal-size", "64M"]).code(0);
+        fixture.run(["cdp", "create", "group", &volume, "--name", "stored", "--journal-size", "64M"]).code(0);
         Self { fixture, group, image }
     }
 
@@ -77,9 +77,14 @@ impl Volume {
         std::fs::read(&self.image).unwrap()
     }
 
-    /// Restores a moment by `cdp restore`; returns the volume.
+    /// Restores a moment of the repository by `cdp restore`; returns the volume.
     fn restored(&self, moment: &str) -> Vec<u8> {
-        self.fixture.run(["cdp", "restore", "group", "--at", moment, "--target", "restored.raw"]).code(0);
+        self.restored_from("stored", moment)
+    }
+
+    /// Restores a moment of a group by its name or its directory.
+    fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
+        self.fixture.run(["cdp", "restore", group, "--at", moment, "--target", "restored.raw"]).code(0);
         std::fs::read(self.fixture.path("restored.raw")).unwrap()
     }
 }
@@ -119,17 +124,18 @@ fn every_moment_comes_back_as_a_file_and_as_an_export() {
     assert!(volume.restored("first") == first);
     assert!(volume.restored("latest") == second);
     // What was written after the last checkpoint is in the journal, and comes with the next one.
+    assert!(volume.restored_from("./group", "latest") == third && volume.restored_from("group", "first") == first);
     let server = volume.serve();
     volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
     drop(server);
     assert!(volume.restored("latest") == third && volume.restored("lsn:0") == start);
-    let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
     assert_eq!(history["marks"][0]["name"], "first");
     assert_eq!(history["checkpoints"].as_array().unwrap().len(), 3);
     // An export of the mark, with changes that reach nothing else.
     let socket = volume.fixture.path("old");
     let address = format!("unix:{}", socket.display());
-    let arguments = ["cdp", "export", "group", "--at", "first", "--overlay", "overlay", "--listen", &address];
+    let arguments = ["cdp", "export", "stored", "--at", "first", "--overlay", "overlay", "--listen", &address];
     let export = Server::start(&volume.fixture, &arguments, &socket);
     let copy = volume.fixture.path("copy.raw");
     let copied = Command::new("nbdcopy").arg(uri(&socket)).arg(&copy).status();
@@ -150,11 +156,20 @@ fn a_server_that_was_killed_loses_no_answered_write() {
     let mut server = volume.serve();
     volume.change(&["write -P 0x11 0 256k", "write -P 0x12 5M 3k"]);
     let answered = volume.bytes();
+    // The directory of a group that is served: its server makes a checkpoint first.
+    assert!(volume.restored_from("group", "latest") == answered);
+    volume.change(&["write -P 0x13 6M 5k", "write -z 5M 1k"]);
+    let answered = volume.bytes();
     server.0.kill().unwrap();
     drop(server);
+    // Nobody has to serve the group for that: the journal has every answered write.
+    assert!(volume.restored_from("group", "latest") == answered && volume.restored("latest") != answered);
+    let listed = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    let stored = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+    assert!(stored["latest"]["lsn"].as_u64() < listed["latest"]["lsn"].as_u64(), "{stored} {listed}");
     // The journal alone would bring the volume back.
     let file = File::options().write(true).open(&volume.image).unwrap();
-    file.write_all_at(&[0; 4096], 0).unwrap();
+    file.write_all_at(&[0; 4096], 6 << 20).unwrap();
     drop(file);
     let server = volume.serve();
     assert!(volume.bytes() == answered);
@@ -175,7 +190,7 @@ fn wrong_groups_and_moments_get_sentences() {
     fixture.run(["cdp", "serve", "source"]).code(1).says("is no group");
     let server = volume.serve();
     fixture.run(["cdp", "serve", "group"]).code(1).says("another process serves this group");
-    fixture.run(["cdp", "restore", "group", "--at", "never", "--target", "x"]).code(1).says("never");
+    fixture.run(["cdp", "restore", "stored", "--at", "never", "--target", "x"]).code(1).says("never");
     fixture.run(["cdp", "history", "nothing"]).code(1).says("nothing");
     server.stop();
     File::options().write(true).open(&volume.image).unwrap().set_len(SIZE / 2).unwrap();

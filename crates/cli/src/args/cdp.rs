@@ -30,9 +30,10 @@ pub(crate) enum CdpCommand {
         "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
     })]
     Checkpoint(GroupArgs),
-    /// List checkpoints, marks, flushes and gaps of a group in the repository
+    /// List checkpoints, marks, flushes and gaps of a group
     #[command(after_help = examples! {
-        "List the moments of a group": "onefold cdp history web";
+        "List the moments of a group in the repository": "onefold cdp history web";
+        "List its moments, also those that are only in its journal": "onefold cdp history /var/lib/onefold/web";
     })]
     History(HistoryArgs),
     /// Serve the volumes of a group as they were at a moment
@@ -138,8 +139,9 @@ pub(crate) struct CheckpointArgs {
 /// Options of `cdp history`.
 #[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
-    /// Name of the group
-    #[arg(value_name = "NAME")]
+    /// Name of the group, for the moments in the repository; or its directory, for those in its journal too. A text with a slash, or a
+    /// directory with a file group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
     pub(crate) name: String,
     /// List every flush, instead of one a minute
     #[arg(long)]
@@ -149,8 +151,9 @@ pub(crate) struct HistoryArgs {
 /// A moment.
 #[derive(Args, Debug)]
 pub(crate) struct MomentArgs {
-    /// Name of the group
-    #[arg(value_name = "NAME")]
+    /// Name of the group, for the moments in the repository; or its directory, for those in its journal too. A text with a slash, or a
+    /// directory with a file group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
     pub(crate) name: String,
     /// The moment: a time (the last flush before it), a mark, lsn:N, flush~N for the N-th flush before the last, or latest
     #[arg(long, value_name = "MOMENT", default_value = "latest")]

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use onefold_cdp::journal::{GroupId, JournalSize};
+use onefold_cdp::journal::{GroupId, JournalIdentity, JournalSize};
 use onefold_cdp::stored::{GroupSpec, VolumeSpec};
 use onefold_cdp::volume::{Durability, GroupOptions, WhenBehind};
 use onefold_engine::io::{Access, Disk, DiskFile};
+use onefold_engine::store::Store;
 use serde::{Deserialize, Serialize};
 
 /// Its name, and that of the file that is locked while the group is in use.
-const FILE: &str = "group.json";
+pub(super) const FILE: &str = "group.json";
 const LOCK: &str = "lock";
 /// Most bytes of the file.
 const BYTES_MAX: u64 = 1 << 20;
@@ -117,6 +118,18 @@ impl GroupFile {
         JournalSize { segment_bytes: self.segment_bytes, segments_max: self.segments_max }
     }
 
+    /// Returns the identity of its journal. Fails if the group is backed up to another repository.
+    pub(super) fn journal_identity(&self, store: &Store) -> Result<JournalIdentity> {
+        let repository = store.config.repository;
+        ensure!(
+            self.repository == repository.to_string(),
+            "the group {} is backed up to repository {}, not to this one",
+            self.name,
+            self.repository
+        );
+        Ok(JournalIdentity { keys: (*store.keys).clone(), repository, group: GroupId(self.id()?) })
+    }
+
     /// Returns how the group works.
     pub(super) fn options(&self) -> GroupOptions {
         GroupOptions {
@@ -156,13 +169,18 @@ impl GroupFile {
 
 /// Takes the lock of a group; it is held until the file is dropped.
 pub(super) fn lock(disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn DiskFile>> {
+    match try_lock(disk)? {
+        Some(file) => Ok(file),
+        None => bail!("{}: another process serves this group", directory.display()),
+    }
+}
+
+/// Takes the lock of a group; returns `None` if another process has it.
+pub(super) fn try_lock(disk: &dyn Disk) -> Result<Option<Arc<dyn DiskFile>>> {
     let path = Path::new(LOCK);
     let file = match disk.open(path, Access::ReadWrite) {
         Ok(file) => file,
         Err(_) => disk.create(path).or_else(|_| disk.open(path, Access::ReadWrite))?,
     };
-    if !file.try_lock()? {
-        bail!("{}: another process serves this group", directory.display());
-    }
-    Ok(file)
+    Ok(if file.try_lock()? { Some(file) } else { None })
 }

@@ -4,6 +4,7 @@ mod checkpoints;
 mod control;
 mod create;
 mod group_file;
+mod named;
 mod serve;
 mod sockets;
 mod stored;
