@@ -196,3 +196,39 @@ fn wrong_groups_and_moments_get_sentences() {
     File::options().write(true).open(&volume.image).unwrap().set_len(SIZE / 2).unwrap();
     fixture.run(["cdp", "serve", "group"]).code(1).says("had 16777216 when the group was created");
 }
+
+#[test]
+fn a_volume_is_brought_back_in_place_and_forth_again() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x22 2000000 10000", "flush"]);
+    fixture.run(["cdp", "mark", "group", "good"]).code(0);
+    let good = volume.bytes();
+    volume.change(&["write -P 0x33 0 8M", "discard 1M 1M", "flush"]);
+    let bad = volume.bytes();
+    let back = ["cdp", "restore", "group", "--at", "good", "--in-place"];
+    fixture.run(back).code(1).says("stop the server before a restore in place");
+    drop(server);
+    fixture.run(["cdp", "restore", "stored", "--at", "good", "--in-place"]).code(1).says("give its directory");
+    fixture.run(["cdp", "restore", "group", "--at", "never", "--in-place"]).code(1).says("no moment has the name `never`");
+    assert!(volume.bytes() == bad);
+    let restored = fixture.run(["cdp", "restore", "group", "--at", "good", "--in-place", "--mark", "bad", "--json"]);
+    let restored = restored.code(0).json();
+    assert!(volume.bytes() == good, "{restored}");
+    let written = restored["volumes"][0]["bytes_written"].as_u64().unwrap();
+    assert!((1..=9 << 20).contains(&written), "{restored}");
+    // The history goes on: the restore is undone, and the volume is served with all of its moments.
+    let undone = fixture.run(["cdp", "restore", "group", "--at", "bad", "--in-place"]).code(0).stdout();
+    assert!(undone.contains("before-restore-"), "{undone}");
+    assert!(volume.bytes() == bad);
+    let server = volume.serve();
+    volume.change(&["write -P 0x44 0 4k", "flush"]);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let last = volume.bytes();
+    server.stop();
+    for (moment, bytes) in [("good", &good), ("bad", &bad), ("latest", &last)] {
+        assert!(volume.restored(moment) == *bytes, "{moment}");
+    }
+    fixture.run(["check", "--read-data"]).code(0);
+}

@@ -45,6 +45,10 @@ pub(crate) enum CdpCommand {
     /// Write a volume as it was at a moment into a file or a block device
     #[command(after_help = examples! {
         "Bring a volume back to a mark": "onefold cdp restore web --at before-upgrade --target web.raw";
+        "Restore the last write that was answered, also after the server was killed":
+            "onefold cdp restore /var/lib/onefold/web --target web.raw";
+        "Bring the volumes themselves back, after the server was stopped":
+            "onefold cdp restore /var/lib/onefold/web --at before-upgrade --in-place";
     })]
     Restore(RestoreVolumeArgs),
     /// Give the present moment a name
@@ -185,8 +189,15 @@ pub(crate) struct RestoreVolumeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) volume: Option<String>,
     /// File or block device to write to. Bytes that are equal are not written; a file that does not exist is created
-    #[arg(long, value_name = "FILE")]
-    pub(crate) target: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    pub(crate) target: Option<PathBuf>,
+    /// Write to the volumes of the group themselves, all of them unless --volume names one. The group must not be served. The writes are
+    /// recorded, so that the restore can be undone
+    #[arg(long, conflicts_with = "target")]
+    pub(crate) in_place: bool,
+    /// Name of the moment before a restore in place [default: before-restore- and the time]
+    #[arg(long, value_name = "NAME", requires = "in_place")]
+    pub(crate) mark: Option<String>,
 }
 
 /// Options of `cdp mark`.

@@ -1,5 +1,6 @@
 //! Checkpoints and views together: what a repository and a journal give back is what the volumes were.
 
+mod back;
 mod damage;
 mod faults;
 mod gaps;

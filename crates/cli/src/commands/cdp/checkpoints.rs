@@ -106,7 +106,7 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints until the journal has no record that is in none.
-    fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
+    pub(super) fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
         loop {
             group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;

@@ -4,7 +4,9 @@ mod checkpoints;
 mod control;
 mod create;
 mod group_file;
+mod in_place;
 mod named;
+mod opening;
 mod serve;
 mod sockets;
 mod stored;
@@ -28,6 +30,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
         CdpCommand::Export(args) => stored::export(settings, output, args),
+        CdpCommand::Restore(args) if args.in_place => in_place::run(settings, output, args),
         CdpCommand::Restore(args) => stored::restore(settings, output, args),
         CdpCommand::Mark(args) => mark(settings, output, args),
     }

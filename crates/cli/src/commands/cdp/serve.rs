@@ -1,28 +1,26 @@
 //! `cdp serve`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use onefold_cdp::journal::{GroupId, JournalIdentity, Lsn};
-use onefold_cdp::log::Log;
+use anyhow::{Context, Result};
+use onefold_cdp::journal::Lsn;
 use onefold_cdp::nbd::NamedExport;
 use onefold_cdp::nbd::export::Export;
-use onefold_cdp::nbd::file::{Access, FileExport};
 use onefold_cdp::nbd::serve::{Limits, Server};
 use onefold_cdp::nbd::tls::{Certificates, Tls};
-use onefold_cdp::view::{At, PointInTime, ViewOptions};
-use onefold_cdp::volume::{Extent, Group, LastUse, Opened, ProtectedVolume, differing_blocks};
+use onefold_cdp::view::ViewOptions;
+use onefold_cdp::volume::{Group, ProtectedVolume};
 use onefold_engine::io::Disk;
-use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::os::OsDisk;
 use onefold_engine::pipeline::Driver;
-use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
 use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
+use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
 use crate::commands::cdp::sockets;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -30,7 +28,6 @@ use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
-use crate::text;
 
 /// Name of the socket for clients, unless addresses are given.
 const SOCKET: &str = "nbd";
@@ -53,15 +50,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         memory_bytes: settings.memory_bytes / 2,
     };
     let InUse { group, origins, opened: last } = open_group(&opened.store, &disk, &file, &log, output)?;
-    if last.last == LastUse::PowerCut {
-        // Volumes that no checkpoint has are stored below, as they are.
-        let suspect = if checkpoints.last()?.is_some() { &last.suspect[..] } else { &[] };
-        let blocks = compare(&opened.store, &options, &file, &group, suspect)?;
-        output.note(&format!(
-            "after a power cut, {} extents of the volumes were compared with the history; {blocks} blocks differed and were recorded",
-            suspect.len()
-        ));
-    }
+    // Volumes that no checkpoint has are stored below, as they are.
+    let is_stored = checkpoints.last()?.is_some();
+    compare_after_power_cut((&opened.store, &options), &file, (&group, &last), is_stored, output)?;
     if checkpoints.last()?.is_none() {
         output.note("the volumes are stored for the first time; they are served after that");
         checkpoints.initial(&origins, Lsn(group.journal().next().0 - 1))?;
@@ -93,47 +84,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     Ok(())
 }
 
-/// A group, its volumes themselves, and how the last use had ended.
-struct InUse {
-    group: Arc<Group>,
-    origins: Vec<Arc<dyn Export>>,
-    opened: Opened,
-}
-
-/// Opens the group over its volumes, and says what had to be done for that.
-fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, output: &Output) -> Result<InUse> {
-    ensure!(
-        file.repository == store.config.repository.to_string(),
-        "the group {} is backed up to repository {}, not to this one",
-        file.name,
-        file.repository
-    );
-    let mut origins: Vec<Arc<dyn Export>> = Vec::with_capacity(file.volumes.len());
-    for volume in &file.volumes {
-        let path = volume.origin.display();
-        let origin =
-            FileExport::open(&volume.origin, Access::ReadWrite, log.clone()).with_context(|| format!("open {path}"))?;
-        ensure!(
-            origin.size() == volume.size,
-            "{path} has {} bytes, and had {} when the group was created",
-            origin.size(),
-            volume.size
-        );
-        origins.push(Arc::new(origin));
-    }
-    let identity = JournalIdentity {
-        keys: (*store.keys).clone(),
-        repository: store.config.repository,
-        group: GroupId(file.id()?),
-    };
-    let host = Arc::new(OsHost::new());
-    let (group, opened) = Group::open(disk, host, Path::new(""), identity, origins.clone(), file.options())?;
-    if opened.applied != 0 {
-        output.note(&format!("{} records of the journal were written to the volumes again", opened.applied));
-    }
-    Ok(InUse { group: Arc::new(group), origins, opened })
-}
-
 fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
     let read = |path: &PathBuf| files::read_certificates(path);
     let (Some(chain), Some(key)) = (&args.tls_certificate, &args.tls_key) else { return Ok(None) };
@@ -142,22 +92,6 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
     let certificates =
         Certificates { chain: &chain, key: &key, client_authorities: authorities.as_ref().map(|bytes| &bytes[..]) };
     Ok(Some(Tls::new(&certificates).context("the certificates of the server")?))
-}
-
-/// Compares extents of the volumes with the history up to the last record of the journal.
-fn compare(store: &Store, options: &ViewOptions, file: &GroupFile, group: &Group, suspect: &[Extent]) -> Result<u64> {
-    if suspect.is_empty() {
-        return Ok(group.compare(suspect, &mut |_, _, _, _| Ok(()))?);
-    }
-    let id = GroupId(file.id()?);
-    let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
-    let mut expected = Vec::new();
-    Ok(group.compare(suspect, &mut |volume, offset, found, differing| {
-        expected.resize(found.len(), 0);
-        view.read(usize::from(volume), offset, &mut expected)?;
-        differing_blocks(found, &expected, differing);
-        Ok(())
-    })?)
 }
 
 /// Answers a request of the control socket.
@@ -176,10 +110,7 @@ fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
         }
         Request::Checkpoint => asking.ask(),
         Request::Mark { name } => {
-            let is_good = (1..=255).contains(&name.len());
-            ensure!(is_good, "a name has 1 to 255 bytes");
-            let is_mark = matches!(At::parse(&name), At::Mark(_)) && text::parse_time(&name).is_err();
-            ensure!(is_mark, "{name}: --at takes that for another moment; choose another name");
+            check_mark(&name)?;
             Ok(json!({ "lsn": group.mark(&name)?.0 }))
         }
     }

@@ -207,7 +207,7 @@ pub(super) fn restore(settings: &Settings, output: &Output, args: &RestoreVolume
         0
     };
     let size = view.volumes()[number].size;
-    let target = &args.target;
+    let target = args.target.as_ref().context("--target: a file or a block device, or --in-place")?;
     let context = || target.display().to_string();
     let file = VolumeTarget::open(target, size).with_context(context)?;
     let written = write_differences(&view, number, size, &file, &interrupt).with_context(context)?;
