@@ -9,6 +9,7 @@ pub mod history;
 pub mod journal;
 pub mod log;
 pub mod nbd;
+pub mod retention;
 pub mod stored;
 pub mod view;
 pub mod volume;

@@ -10,6 +10,7 @@ mod image;
 mod policy;
 mod run;
 
-pub use policy::{CheckpointPolicy, Due, JournalLoad};
-pub(crate) use run::check_record;
+pub(crate) use cut::Contents;
+pub use policy::{CheckpointPolicy, Due, JournalLoad, proof};
+pub(crate) use run::{INDEX_CHUNK_BYTES, check_record, store_tree};
 pub use run::{CheckpointOptions, CheckpointOutcome, Checkpointer, MadeCheckpoint};

@@ -62,6 +62,11 @@ impl GroupSpec {
         Ok(())
     }
 
+    /// Returns the names of its volumes, in the order of their numbers.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.volumes.iter().map(|volume| &*volume.name)
+    }
+
     /// Returns the tag of its checkpoints.
     pub fn tag(&self) -> String {
         format!("{TAG}{}", self.name)
@@ -86,6 +91,10 @@ pub struct Checkpoint {
     pub note: JournalNote,
     /// Names of the volumes, in the order of their numbers.
     pub volumes: Vec<String>,
+    /// Tags besides the group's.
+    pub tags: Vec<String>,
+    /// The snapshot that this one was derived from, if it was.
+    pub original: Option<SessionId>,
 }
 
 impl Checkpoint {
@@ -118,6 +127,8 @@ pub struct Checkpoints {
     pub name: String,
     /// The checkpoints, ascending. There is one for each last record.
     pub list: Vec<Checkpoint>,
+    /// Others with the last record of one in the list: derived snapshots whose originals are there, too.
+    pub others: Vec<Checkpoint>,
 }
 
 impl Checkpoints {
@@ -140,17 +151,22 @@ impl Checkpoints {
                 time: snapshot.time,
                 note: note.clone(),
                 volumes: names.collect(),
+                tags: snapshot.tags.iter().filter(|tag| !tag.starts_with(TAG)).cloned().collect(),
+                original: snapshot.original,
             };
-            found.push((snapshot.original.is_some(), checkpoint));
+            found.push(checkpoint);
         }
         // Of a derived snapshot and its original, the original is whole.
-        found.sort_by_key(|(is_derived, checkpoint)| (checkpoint.last(), *is_derived, checkpoint.first()));
-        found.dedup_by_key(|(_, checkpoint)| checkpoint.last());
-        let list: Vec<Checkpoint> = found.into_iter().map(|(_, checkpoint)| checkpoint).collect();
+        found.sort_by_key(|found| (found.last(), found.original.is_some(), found.first(), found.snapshot));
+        let (mut list, mut others): (Vec<Checkpoint>, Vec<Checkpoint>) = (Vec::new(), Vec::new());
+        for checkpoint in found {
+            let is_other = list.last().is_some_and(|before| before.last() == checkpoint.last());
+            if is_other { others.push(checkpoint) } else { list.push(checkpoint) }
+        }
         if list.iter().any(|checkpoint| Some(checkpoint.note.volume) != list.first().map(|first| first.note.volume)) {
             return Err(Error::invalid(format!("checkpoints of two groups have the name `{name}`")));
         }
-        Ok(Self { name: name.to_owned(), list })
+        Ok(Self { name: name.to_owned(), list, others })
     }
 
     /// Returns the names of all groups that have checkpoints in a repository, and their identities.

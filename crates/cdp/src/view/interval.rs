@@ -5,8 +5,8 @@ use onefold_engine::io::Host;
 
 use crate::checkpoint::check_record;
 use crate::history::{
-    BLOCK_BYTES, Change, CheckpointLimits, Cutter, ExtentMap, GapTracker, HistoryEntry, HistorySink, Location,
-    Surveyor, VolumeBlock,
+    BLOCK_BYTES, Change, CheckpointLimits, Cutter, ExtentMap, GapTracker, HistoryEntry, HistorySink, IndexKind,
+    Location, Surveyor, VolumeBlock,
 };
 use crate::journal::{Journal, Lsn};
 use crate::stored::{Checkpoint, Stream, Streams, VolumeSpec, check_entry, data_path, read_index};
@@ -57,7 +57,7 @@ impl Differences {
         match entry.change {
             Change::Data => map.insert(blocks, location),
             Change::Zero => map.insert(blocks, BlockLocation::Hole),
-            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd => return Ok(()),
+            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd | Change::Kept => return Ok(()),
         }
         if self.bytes() <= self.bytes_max {
             return Ok(());
@@ -96,24 +96,29 @@ impl Layers {
         read_index(streams, checkpoint, &mut |entry| {
             differences.gaps.push(&entry);
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 
-    /// Applies the records of a checkpoint that are after one and not after another.
+    /// Applies the records of a checkpoint that are after one and not after another. Fails with [`Error::Invalid`] if the moment after
+    /// them was thinned out.
     pub(super) fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, after: Lsn, until: Lsn) -> Result<()> {
         let data = self.streams.find(checkpoint.tree, &data_path(checkpoint.first()))?;
         let sizes: Vec<u64> = self.images.iter().map(Stream::len).collect();
         let stream = u32::try_from(self.data.len()).expect("checkpoints are fewer");
-        let mut versions = 0;
+        let (mut versions, mut kept) = (0, KeptNearby::default());
         let Self { streams, differences, .. } = self;
-        read_index(streams, checkpoint, &mut |entry| {
+        let kind = read_index(streams, checkpoint, &mut |entry| {
             check_entry(&entry, &sizes, versions, &data)?;
+            if matches!(entry.change, Change::Flush | Change::Kept) {
+                kept.push(entry.lsn, until);
+            }
             let location = BlockLocation::Stored { stream, block: versions };
             versions += if entry.change == Change::Data { entry.count } else { 0 };
             if after < entry.lsn && entry.lsn <= until { differences.apply(&entry, location) } else { Ok(()) }
         })?;
         self.data.push(data);
-        Ok(())
+        if kind == IndexKind::Thinned { kept.check(checkpoint, until) } else { Ok(()) }
     }
 
     /// Applies the records of the journal that are after one and not after another; returns the last one that it has.
@@ -190,6 +195,35 @@ impl Layers {
             (offset, into) = (end, rest);
         }
         Ok(())
+    }
+}
+
+/// The moments of a thinned index that are nearest to a record.
+#[derive(Debug, Default)]
+struct KeptNearby {
+    before: Option<Lsn>,
+    after: Option<Lsn>,
+}
+
+impl KeptNearby {
+    fn push(&mut self, kept: Lsn, wanted: Lsn) {
+        if kept <= wanted {
+            self.before = Some(kept);
+        } else {
+            self.after = self.after.or(Some(kept));
+        }
+    }
+
+    /// Refuses a record after which no moment was kept.
+    fn check(&self, checkpoint: &Checkpoint, wanted: Lsn) -> Result<()> {
+        if self.before == Some(wanted) {
+            return Ok(());
+        }
+        let before = self.before.unwrap_or(Lsn(checkpoint.first().0 - 1));
+        let after = self.after.unwrap_or(checkpoint.last());
+        Err(Error::invalid(format!(
+            "the moment after record {wanted} was thinned out: the nearest ones that were kept are those after records {before} and {after}"
+        )))
     }
 }
 

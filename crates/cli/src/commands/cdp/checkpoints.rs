@@ -13,7 +13,7 @@ use onefold_cdp::journal::Lsn;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::stored::GroupSpec;
 use onefold_cdp::volume::Group;
-use onefold_engine::backup::{Budget, Monitor, Proof, Silent, WriterOptions};
+use onefold_engine::backup::{Budget, Monitor, Silent, WriterOptions};
 use onefold_engine::identify::IndexOptions;
 use onefold_engine::io::Host as _;
 use onefold_engine::io::os::OsHost;
@@ -66,7 +66,6 @@ impl<'a> Checkpoints<'a> {
             limits: CheckpointLimits::within(settings.memory_bytes / HISTORY_SHARE),
             scratch: cache.scratch(),
             memory_bytes: settings.memory_bytes / READING_SHARE,
-            proof: Proof::Rule,
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
