@@ -17,9 +17,14 @@ impl Server {
     fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
         let mut command = fixture.command(arguments);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let server = Self(child);
+        let mut server = Self(child);
         let start = Instant::now();
         while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if server.0.try_wait().unwrap().is_some() {
+                let mut said = String::new();
+                std::io::Read::read_to_string(server.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+                panic!("the server has ended: {said}");
+            }
             assert!(start.elapsed() < Duration::from_mins(1), "the server does not listen at {}", socket.display());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -53,6 +58,11 @@ struct Volume {
 
 impl Volume {
     fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Creates the group with more options.
+    fn with(options: &[&str]) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
@@ -60,7 +70,8 @@ impl Volume {
         file.set_len(SIZE).unwrap();
         file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
         let volume = format!("web={}", image.display());
-        fixture.run(["cdp", "create", "group", &volume, "--name", "stored", "--journal-size", "64M"]).code(0);
+        let create = ["cdp", "create", "group", &volume, "--name", "stored", "--journal-size", "64M"];
+        fixture.run(create.iter().chain(options)).code(0);
         Self { fixture, group, image }
     }
 
@@ -211,7 +222,10 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
     fixture.run(back).code(1).says("stop the server before a restore in place");
     drop(server);
     fixture.run(["cdp", "restore", "stored", "--at", "good", "--in-place"]).code(1).says("give its directory");
-    fixture.run(["cdp", "restore", "group", "--at", "never", "--in-place"]).code(1).says("no moment has the name `never`");
+    fixture
+        .run(["cdp", "restore", "group", "--at", "never", "--in-place"])
+        .code(1)
+        .says("no moment has the name `never`");
     assert!(volume.bytes() == bad);
     let restored = fixture.run(["cdp", "restore", "group", "--at", "good", "--in-place", "--mark", "bad", "--json"]);
     let restored = restored.code(0).json();
@@ -231,4 +245,69 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
         assert!(volume.restored(moment) == *bytes, "{moment}");
     }
     fixture.run(["check", "--read-data"]).code(0);
+}
+
+#[test]
+fn a_history_is_thinned_by_hand_and_by_the_server() {
+    let volume = Volume::with(&["--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    let mut states = Vec::new();
+    for number in 0..4 {
+        let pattern = format!("write -P {} 0 64k", 1 + number);
+        volume.change(&[&pattern, "write -P 9 1M 4k", "flush", &format!("write -P {} 4k 4k", 100 + number)]);
+        states.push(volume.bytes());
+        fixture.run(["cdp", "mark", "group", if number == 1 { "release" } else { "other" }]).code(0);
+        volume.change(&["write -P 77 2M 64k", "flush"]);
+        fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    }
+    let last = volume.bytes();
+    assert!(server.stop().contains("serving stored"));
+    fixture.run(["cdp", "thin", "stored"]).code(1).says("no rule keeps anything by its age");
+    fixture.run(["cdp", "thin", "stored", "--keep-days", "soon"]).code(1).says("not a duration");
+    fixture
+        .run(["cdp", "create", "other", "a=web.raw", "--pin", "x"])
+        .code(1)
+        .says("no rule keeps anything by its age");
+    // By the rules of the group, every write is young enough.
+    let kept = fixture.run(["cdp", "thin", "group", "--json"]).code(0).json();
+    assert_eq!(kept["checkpoints"].as_array().unwrap().len(), 5, "{kept}");
+    assert!(kept["checkpoints"].as_array().unwrap().iter().all(|kept| kept["fate"] == "kept"), "{kept}");
+    let by_hand = ["cdp", "thin", "stored", "--keep-days", "1d", "--keep-marks", "0", "--pin", "release"];
+    let tried = fixture.run(by_hand.iter().chain(&["--dry-run"])).code(0).stdout();
+    assert!(tried.contains("would be thinned") && tried.contains("is forgotten"), "{tried}");
+    let before = fixture.run(["cdp", "history", "stored", "--all-flushes", "--json"]).code(0).json();
+    let thinned = fixture.run(by_hand.iter().chain(&["--json"])).code(0).json();
+    let fates: Vec<&str> =
+        thinned["checkpoints"].as_array().unwrap().iter().map(|of| of["fate"].as_str().unwrap()).collect();
+    assert!(fates.contains(&"thinned") && fates.contains(&"forgotten") && fates[4] == "kept", "{thinned}");
+    let after = fixture.run(["cdp", "history", "stored", "--all-flushes", "--json"]).code(0).json();
+    let flushes = |listed: &serde_json::Value| listed["flushes"].as_array().unwrap().len();
+    assert!(flushes(&after) < flushes(&before), "{before} {after}");
+    let names: Vec<&str> =
+        after["marks"].as_array().unwrap().iter().map(|mark| mark["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["release", "other"], "the newest checkpoint stays as it is");
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == last);
+    fixture.run(["cdp", "restore", "stored", "--at", "lsn:1", "--target", "x"]).code(1);
+    fixture.run(["prune"]).code(0);
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == last);
+    fixture.run(["check", "--read-data"]).code(0);
+    // The server thins by the rules of its group when it starts, and every hour.
+    let file = volume.group.join("group.json");
+    let text = std::fs::read_to_string(&file).unwrap().replace("\"writes\": \"1h\"", "\"writes\": \"0\"");
+    std::fs::write(&file, text).unwrap();
+    let server = volume.serve();
+    volume.change(&["write -P 55 0 4k", "flush"]);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let start = Instant::now();
+    let is_thinned = || {
+        let listed = fixture.run(["cdp", "thin", "group", "--dry-run"]).code(0).stdout();
+        listed.contains("0 checkpoints would be thinned, 0 would be forgotten")
+    };
+    while !is_thinned() {
+        assert!(start.elapsed() < Duration::from_mins(1), "nothing was thinned");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == volume.bytes());
 }

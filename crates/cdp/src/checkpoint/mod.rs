@@ -12,5 +12,5 @@ mod run;
 
 pub(crate) use cut::Contents;
 pub use policy::{CheckpointPolicy, Due, JournalLoad, proof};
-pub(crate) use run::{INDEX_CHUNK_BYTES, check_record, store_tree};
 pub use run::{CheckpointOptions, CheckpointOutcome, Checkpointer, MadeCheckpoint};
+pub(crate) use run::{INDEX_CHUNK_BYTES, check_record, store_tree};

@@ -32,15 +32,8 @@ pub enum Change {
     Kept,
 }
 
-const CHANGES: [Change; 7] = [
-    Change::Data,
-    Change::Zero,
-    Change::Flush,
-    Change::Gap,
-    Change::ResyncBegin,
-    Change::ResyncEnd,
-    Change::Kept,
-];
+const CHANGES: [Change; 7] =
+    [Change::Data, Change::Zero, Change::Flush, Change::Gap, Change::ResyncBegin, Change::ResyncEnd, Change::Kept];
 
 /// Moments that an index leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

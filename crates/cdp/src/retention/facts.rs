@@ -144,8 +144,7 @@ pub(super) fn read_facts(
         };
         if checkpoint.has_history() && facts.held.is_none() && !rules.keeps_writes(age(facts.time)) {
             let before = before.unwrap_or(facts.time);
-            let moments =
-                Moments::read(streams, checkpoint, before, &|time| rules.candidate_period(age(time)))?;
+            let moments = Moments::read(streams, checkpoint, before, &|time| rules.candidate_period(age(time)))?;
             if !moments.fits(&request.limits) {
                 facts.held = Some(Held::TooLong);
             }

@@ -164,6 +164,11 @@ fn has_enough(facts: &CheckpointFacts, inside: &[MomentFacts]) -> bool {
     }
 }
 
+/// Returns the positions of the checkpoints whose moments decide.
+fn decided(whole: &[Option<Why>]) -> impl Iterator<Item = usize> {
+    whole.iter().enumerate().filter(|(_, whole)| whole.is_none()).map(|(at, _)| at)
+}
+
 struct View<'a> {
     facts: &'a [CheckpointFacts],
     rules: &'a KeepMoments,
@@ -210,16 +215,11 @@ impl View<'_> {
     }
 
     fn kept_marks(&self, whole: &[Option<Why>]) -> BTreeSet<Lsn> {
-        let moments = self.decided(whole).flat_map(|at| self.reachable(at));
+        let moments = decided(whole).flat_map(|at| self.reachable(at));
         let kept = moments.filter(|moment| {
             moment.mark.as_ref().is_some_and(|name| self.rules.keeps_mark(name, self.age(moment.time)))
         });
         kept.map(|moment| moment.lsn).collect()
-    }
-
-    /// Returns the positions of the checkpoints whose moments decide.
-    fn decided<'b>(&'b self, whole: &'b [Option<Why>]) -> impl Iterator<Item = usize> + 'b {
-        whole.iter().enumerate().filter(|(_, whole)| whole.is_none()).map(|(at, _)| at)
     }
 
     /// Returns the last flush of each period, or the last end of a checkpoint if it has no flush.
@@ -231,7 +231,7 @@ impl View<'_> {
                 *last = lsn.max(*last);
             }
         };
-        for at in self.decided(whole) {
+        for at in decided(whole) {
             for moment in self.reachable(at).filter(|moment| moment.mark.is_none()) {
                 keep(&mut flushes, moment.time, moment.lsn);
             }

@@ -104,7 +104,10 @@ fn each_rule_keeps_one_flush_of_its_periods_and_what_leads_there() {
     let pinned = KeepMoments { pins: vec!["upgrade".into()], ..keep([0, 0, 1, 0]) };
     assert_eq!(inside(&pinned)[3], [11]);
     assert_eq!(fates(&keep([0, 40, 0, 0]))[0], enough);
-    assert_eq!(fates(&keep([2, 0, 0, 0])), fate([&forgotten, &forgotten, &forgotten, &thinned, &Fate::Kept(Why::Writes), &newest]));
+    assert_eq!(
+        fates(&keep([2, 0, 0, 0])),
+        fate([&forgotten, &forgotten, &forgotten, &thinned, &Fate::Kept(Why::Writes), &newest])
+    );
 }
 
 #[test]

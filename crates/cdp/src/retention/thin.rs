@@ -50,6 +50,8 @@ pub struct Carried {
     pub forgotten: Vec<SessionId>,
     /// True if a prune is deleting containers: what is left can be done after it.
     pub is_prune_in_progress: bool,
+    /// True if the caller stopped it: another run does what is left.
+    pub is_stopped: bool,
 }
 
 /// Thins the history of a group.
@@ -64,12 +66,7 @@ pub struct Thinner {
 
 impl Thinner {
     /// Prepares to thin a group: `group` is its name, and its identity if several groups have had the name.
-    pub fn open(
-        store: &Store,
-        group: (&str, Option<GroupId>),
-        options: ThinOptions,
-        driver: &Driver,
-    ) -> Result<Self> {
+    pub fn open(store: &Store, group: (&str, Option<GroupId>), options: ThinOptions, driver: &Driver) -> Result<Self> {
         let streams = Streams::open(store, &options.scratch, driver, options.memory_bytes)?;
         Ok(Self { store: store.clone(), name: group.0.to_owned(), id: group.1, options, streams })
     }
@@ -111,8 +108,14 @@ impl Thinner {
     }
 
     /// Carries a plan out: thins first, then forgets, each from the oldest on. An interrupted run leaves what another one finishes.
-    /// `note` is stored with each snapshot that is forgotten.
-    pub fn carry_out(&mut self, plan: &Plan, request: &WriteRequest<'_>, note: &ForgetBody) -> Result<Carried> {
+    /// `note` is stored with each snapshot that is forgotten. It stops before the next checkpoint when `stops` returns true.
+    pub fn carry_out(
+        &mut self,
+        plan: &Plan,
+        request: &WriteRequest<'_>,
+        note: &ForgetBody,
+        stops: &mut dyn FnMut() -> bool,
+    ) -> Result<Carried> {
         let store = self.store.clone();
         let forgetting = Forgetting::begin(&store, note)?;
         let mut carried = Carried { forgotten: self.forget_left_over(&forgetting)?, ..Carried::default() };
@@ -124,6 +127,9 @@ impl Thinner {
             // It may have been changed since the plan was made.
             let found = checkpoints.list.iter().find(|checkpoint| checkpoint.snapshot == planned.snapshot);
             let Some(checkpoint) = found else { continue };
+            if stops() {
+                return Ok(Carried { is_stopped: true, ..carried });
+            }
             match self.thin(checkpoint, &planned.inside, request)? {
                 Thinned::Made(session) => {
                     // The derived snapshot is durable.
@@ -221,9 +227,7 @@ impl Thinner {
                 offset = cursor.seek(wanted, reader)?;
             }
             match cursor.next(reader)? {
-                Some(FileExtent::Chunk(chunk))
-                    if offset == wanted && u64::from(chunk.chunk.len) == BLOCK_BYTES =>
-                {
+                Some(FileExtent::Chunk(chunk)) if offset == wanted && u64::from(chunk.chunk.len) == BLOCK_BYTES => {
                     if let Some(place) = chunks.get_mut(at) {
                         *place = Some(chunk);
                     }
@@ -279,7 +283,8 @@ impl Deriving<'_, '_> {
         let names = self.checkpoint.volumes.iter().map(|name| &**name);
         let tree = store_tree(self.writer, names, images, Some((first, data, index)), time)?;
         let journal = Some(note(&self.checkpoint.note, kept));
-        let unstored = Summary { data_chunks: 0, metadata_chunks: 0, data_added: 0, data_added_packed: 0, ..original.summary };
+        let unstored =
+            Summary { data_chunks: 0, metadata_chunks: 0, data_added: 0, data_added_packed: 0, ..original.summary };
         let summary = self.writer.summarize(unstored)?;
         let original = Snapshot { original: Some(self.checkpoint.snapshot), ..original.clone() };
         self.writer.commit(&Snapshot { tree, journal, summary, ..original })
@@ -350,7 +355,10 @@ impl Deriving<'_, '_> {
 /// Returns the contents of a file that the new snapshot may refer to.
 fn taken_over(reuse: Reuse, name: &str) -> Result<BuiltRecipe> {
     let Reuse::Allowed(file, _) = reuse else {
-        return Err(Error::damaged(name, "cannot be taken over: some of its chunks are in no container that can be read"));
+        return Err(Error::damaged(
+            name,
+            "cannot be taken over: some of its chunks are in no container that can be read",
+        ));
     };
     let HintedEntry { entry, hints } = *file;
     match entry.content {

@@ -51,6 +51,13 @@ pub(crate) enum CdpCommand {
             "onefold cdp restore /var/lib/onefold/web --at before-upgrade --in-place";
     })]
     Restore(RestoreVolumeArgs),
+    /// Keep less of the past: thin the history of a group to one moment of each minute, hour or day
+    #[command(after_help = examples! {
+        "Show what rules would keep": "onefold cdp thin web --keep-writes 1h --keep-hours 7d --keep-days 90d --dry-run";
+        "Keep a mark for ever": "onefold cdp thin web --keep-writes 1d --keep-days 30d --pin before-upgrade";
+        "Thin by the rules of the group": "onefold cdp thin /var/lib/onefold/web";
+    })]
+    Thin(ThinArgs),
     /// Give the present moment a name
     #[command(after_help = examples! {
         "Name the moment before an upgrade": "onefold cdp mark /var/lib/onefold/web before-upgrade";
@@ -88,6 +95,52 @@ pub(crate) struct CreateArgs {
     /// Behavior of a write when the journal is full: wait for a checkpoint, or fail
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
+    #[command(flatten)]
+    pub(crate) keep: KeepMomentsArgs,
+}
+
+/// Rules that keep moments.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Rules; a moment is kept if any rule keeps it. Ages count from the newest checkpoint")]
+pub(crate) struct KeepMomentsArgs {
+    /// Keep every write up to this age, for example 1h
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_writes: Option<String>,
+    /// Keep the last flush of each minute up to this age, for example 1d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_minutes: Option<String>,
+    /// Keep the last flush of each hour up to this age, for example 7d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_hours: Option<String>,
+    /// Keep the last flush of each day up to this age, for example 90d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_days: Option<String>,
+    /// Keep marks up to this age [default: the longest of the others]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_marks: Option<String>,
+    /// Keep marks with this name for ever
+    #[arg(long, value_name = "MARK")]
+    pub(crate) pin: Vec<String>,
+    /// Keep checkpoints that have this tag as they are
+    #[arg(long, value_name = "TAG")]
+    pub(crate) keep_tag: Vec<String>,
+}
+
+/// Options of `cdp thin`.
+#[derive(Args, Debug)]
+pub(crate) struct ThinArgs {
+    /// Name of the group, or its directory, whose rules hold unless others are given. A text with a slash, or a directory with a file
+    /// group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) keep: KeepMomentsArgs,
+    /// Show what would be kept, but change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Count all checkpoints by their own times, also those that the repository received at another time
+    #[arg(long)]
+    pub(crate) trust_times: bool,
 }
 
 /// Parts that a flush makes durable.
@@ -189,14 +242,14 @@ pub(crate) struct RestoreVolumeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) volume: Option<String>,
     /// File or block device to write to. Bytes that are equal are not written; a file that does not exist is created
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    #[arg(long, value_name = "FILE", required_unless_present = "into_volumes")]
     pub(crate) target: Option<PathBuf>,
     /// Write to the volumes of the group themselves, all of them unless --volume names one. The group must not be served. The writes are
     /// recorded, so that the restore can be undone
-    #[arg(long, conflicts_with = "target")]
-    pub(crate) in_place: bool,
+    #[arg(long = "in-place", conflicts_with = "target")]
+    pub(crate) into_volumes: bool,
     /// Name of the moment before a restore in place [default: before-restore- and the time]
-    #[arg(long, value_name = "NAME", requires = "in_place")]
+    #[arg(long, value_name = "NAME", requires = "into_volumes")]
     pub(crate) mark: Option<String>,
 }
 

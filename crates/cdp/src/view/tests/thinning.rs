@@ -31,7 +31,8 @@ impl Clocked {
         // The same boot, further on in its random numbers.
         let clock = Arc::new(SimHost::new(seed));
         clock.random(&mut vec![0; 1 << 16]).unwrap();
-        let mut clocked = Self { world: World { host: Arc::clone(&clock) as _, ..world }, clock, seconds: 1_767_300_000 };
+        let mut clocked =
+            Self { world: World { host: Arc::clone(&clock) as _, ..world }, clock, seconds: 1_767_300_000 };
         clocked.pass(1);
         (clocked, bytes)
     }
@@ -69,7 +70,7 @@ fn thinner(world: &World, store: &Store) -> Result<Thinner> {
 fn thin(world: &World, store: &Store, rules: &KeepMoments) -> Result<(Plan, Carried)> {
     let mut thinner = thinner(world, store)?;
     let plan = thinner.plan(rules, &|_| 3600)?;
-    let carried = world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default()))?;
+    let carried = world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false))?;
     Ok((plan, carried))
 }
 
@@ -84,9 +85,8 @@ fn reachable(plan: &Plan) -> BTreeSet<Lsn> {
                 assert!(is_continued || planned.inside.is_empty());
                 reachable.extend(planned.inside.iter().map(|moment| moment.lsn));
             }
-            Fate::Forgotten => {}
             Fate::Kept(_) if is_continued => reachable.extend((planned.first.0..planned.last.0).map(Lsn)),
-            Fate::Kept(_) => {}
+            Fate::Kept(_) | Fate::Forgotten => {}
         }
         reachable.insert(planned.last);
         before = Some(planned.last);
@@ -313,7 +313,8 @@ fn thinning_waits_for_a_prune_or_is_fenced_and_loses_nothing() {
                 fenced.fetch_add(prune_all(&world, &store).unwrap().fenced.len(), Ordering::Relaxed);
             });
         }
-        let carried = world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default())).unwrap();
+        let carried =
+            world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false)).unwrap();
         let calls = hooked.calls() - before;
         let context = format!("{call:?}");
         assert_kept(&world, &store, &model, &kept, &context);

@@ -15,6 +15,7 @@ use onefold_engine::source::exclude::parse_size;
 
 use crate::args::cdp::{CreateArgs, DurabilityArg, WhenBehindArg};
 use crate::commands::cdp::group_file::{DurabilityName, GroupFile, VolumeFile, WhenBehindName};
+use crate::commands::cdp::keep::KeepFile;
 use crate::files;
 use crate::open::open;
 use crate::output::Output;
@@ -47,8 +48,10 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
             WhenBehindArg::Block => WhenBehindName::Block,
             WhenBehindArg::Fail => WhenBehindName::Fail,
         },
+        keep: KeepFile::of(&args.keep),
         ..GroupFile::new(id, name, repository, volumes, size)
     };
+    group.keep.as_ref().map(KeepFile::rules).transpose()?;
     let disk = new_directory(&directory, settings)?;
     Group::create(&disk, Path::new(""))?;
     group.create(&disk)?;

@@ -11,6 +11,8 @@ use onefold_engine::io::{Access, Disk, DiskFile};
 use onefold_engine::store::Store;
 use serde::{Deserialize, Serialize};
 
+use crate::commands::cdp::keep::KeepFile;
+
 /// Its name, and that of the file that is locked while the group is in use.
 pub(super) const FILE: &str = "group.json";
 const LOCK: &str = "lock";
@@ -60,6 +62,9 @@ pub(super) struct GroupFile {
     pub(super) segments_max: u32,
     pub(super) durability: DurabilityName,
     pub(super) when_behind: WhenBehindName,
+    /// Rules by which the history is thinned while the group is served; none: it is not thinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keep: Option<KeepFile>,
 }
 
 impl GroupFile {
@@ -163,6 +168,7 @@ impl GroupFile {
             segments_max: size.segments_max,
             durability: DurabilityName::Both,
             when_behind: WhenBehindName::Block,
+            keep: None,
         }
     }
 }

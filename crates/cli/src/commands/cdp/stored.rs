@@ -80,7 +80,7 @@ fn nanoseconds(time: Timestamp) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(time.nanoseconds.into())
 }
 
-fn timestamp(nanoseconds: u64) -> Timestamp {
+pub(super) fn timestamp(nanoseconds: u64) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
         nanoseconds: u32::try_from(nanoseconds % 1_000_000_000).expect("below a second"),

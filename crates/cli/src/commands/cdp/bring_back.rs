@@ -19,6 +19,7 @@ use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::named::is_directory;
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
 use crate::commands::cdp::stored::moment_at;
+use crate::commands::cdp::writing::Thins;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -37,7 +38,7 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let _lock = group_file::lock(&*disk, &directory).context("stop the server before a restore in place")?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?)?;
+    let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, Thins::No)?;
     ensure!(checkpoints.last()?.is_some(), "the group has no checkpoint yet: `onefold cdp serve` makes the first one");
     let options = ViewOptions {
         scratch: cache.scratch(),
@@ -62,7 +63,8 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let restored = restoring.volumes(&volumes);
     // Whatever happened, each volume equals its history: both are closed like that.
     let closed = group.close().context("close the group");
-    let restored = restored.with_context(|| format!("the volumes are restored in part; `{mark}` is the moment before"))?;
+    let restored =
+        restored.with_context(|| format!("the volumes are restored in part; `{mark}` is the moment before"))?;
     closed?;
     report(settings, output, &view, &restored, (&mark, marked))
 }
