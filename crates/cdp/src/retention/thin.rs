@@ -20,13 +20,13 @@ use onefold_engine::tree::Content;
 use onefold_engine::types::{ChunkRef, SessionId};
 
 use crate::checkpoint::{INDEX_CHUNK_BYTES, proof, store_tree};
-use crate::history::{BLOCK_BYTES, CheckpointLimits, IndexKind};
+use crate::history::{BLOCK_BYTES, CheckpointLimits};
 use crate::journal::{GroupId, Lsn};
 use crate::retention::collapse::{Collapsed, Collapser};
 use crate::retention::facts::{FactsRequest, Moments, read_facts};
 use crate::retention::plan::{CheckpointFacts, Fate, MomentFacts, Plan, plan};
 use crate::retention::rules::KeepMoments;
-use crate::stored::{Checkpoint, Checkpoints, IMAGE, Streams, data_path, read_index};
+use crate::stored::{Checkpoint, Checkpoints, IMAGE, Streams, THINNED_TAG, data_path, read_index};
 
 /// How a group is thinned.
 #[derive(Clone, Debug)]
@@ -154,25 +154,27 @@ impl Thinner {
     fn forget_left_over(&mut self, forgetting: &Forgetting<'_>) -> Result<Vec<SessionId>> {
         let checkpoints = self.checkpoints()?;
         let mut forgotten = Vec::new();
-        for other in checkpoints.others.iter().filter(|other| other.has_history()) {
+        for other in checkpoints.others.iter().filter(|other| other.is_thinned) {
             let Some(winner) = checkpoints.list.iter().find(|winner| winner.last() == other.last()) else { continue };
             if other.original != Some(winner.snapshot) && other.original != winner.original {
                 continue;
             }
-            self.streams.refresh()?;
-            let all = |_| 1;
-            let moments = Moments::read(&mut self.streams, other, 0, &all)?;
-            if moments.kind != IndexKind::Thinned {
-                continue;
-            }
-            let of_winner = Moments::read(&mut self.streams, winner, 0, &all)?;
-            let has = |moment: &MomentFacts| of_winner.list.iter().any(|other| other.lsn == moment.lsn);
-            if of_winner.kind == IndexKind::Whole || moments.list.iter().all(has) {
+            let is_superset = !winner.is_thinned || self.has_moments(winner, other)?;
+            if is_superset {
                 forgetting.forget(other.snapshot)?;
                 forgotten.push(other.snapshot);
             }
         }
         Ok(forgotten)
+    }
+
+    /// Returns true if a checkpoint that was thinned has all moments of another one.
+    fn has_moments(&mut self, checkpoint: &Checkpoint, other: &Checkpoint) -> Result<bool> {
+        self.streams.refresh()?;
+        let mut read = |checkpoint| Moments::read(&mut self.streams, checkpoint, 0, &|_| 1);
+        let (moments, wanted) = (read(checkpoint)?, read(other)?);
+        let has = |wanted: &MomentFacts| moments.list.iter().any(|moment| moment.lsn == wanted.lsn);
+        Ok(wanted.list.iter().all(has))
     }
 
     /// Makes the derived snapshot of a checkpoint.
@@ -286,8 +288,12 @@ impl Deriving<'_, '_> {
         let unstored =
             Summary { data_chunks: 0, metadata_chunks: 0, data_added: 0, data_added_packed: 0, ..original.summary };
         let summary = self.writer.summarize(unstored)?;
-        let original = Snapshot { original: Some(self.checkpoint.snapshot), ..original.clone() };
-        self.writer.commit(&Snapshot { tree, journal, summary, ..original })
+        let mut snapshot = Snapshot { tree, journal, summary, ..original.clone() };
+        snapshot.original = Some(self.checkpoint.snapshot);
+        if !self.checkpoint.is_thinned {
+            snapshot.tags.push(THINNED_TAG.to_owned());
+        }
+        self.writer.commit(&snapshot)
     }
 
     /// Takes the images over.

@@ -13,6 +13,8 @@ use crate::stored::{HISTORY, IMAGE};
 
 /// Begin of the tag of a group's checkpoints; the name of the group follows.
 const TAG: &str = "cdp:";
+/// Tag of the checkpoints whose history was thinned.
+pub(crate) const THINNED_TAG: &str = "cdp-thinned";
 /// Most volumes of a group: their numbers have 16 bits.
 const VOLUMES_MAX: usize = 1 << 16;
 /// Longest name of a volume in bytes: that of a file.
@@ -91,8 +93,10 @@ pub struct Checkpoint {
     pub note: JournalNote,
     /// Names of the volumes, in the order of their numbers.
     pub volumes: Vec<String>,
-    /// Tags besides the group's.
+    /// Tags that users have given.
     pub tags: Vec<String>,
+    /// True if it has the tag of those whose history was thinned.
+    pub is_thinned: bool,
     /// The snapshot that this one was derived from, if it was.
     pub original: Option<SessionId>,
 }
@@ -151,13 +155,16 @@ impl Checkpoints {
                 time: snapshot.time,
                 note: note.clone(),
                 volumes: names.collect(),
-                tags: snapshot.tags.iter().filter(|tag| !tag.starts_with(TAG)).cloned().collect(),
+                tags: snapshot.tags.iter().filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG).cloned().collect(),
+                is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),
                 original: snapshot.original,
             };
             found.push(checkpoint);
         }
-        // Of a derived snapshot and its original, the original is whole.
-        found.sort_by_key(|found| (found.last(), found.original.is_some(), found.first(), found.snapshot));
+        // Of several with the same images, one has all moments of the others: that which is not thinned, then the original.
+        found.sort_by_key(|found| {
+            (found.last(), found.is_thinned, found.original.is_some(), found.first(), found.snapshot)
+        });
         let (mut list, mut others): (Vec<Checkpoint>, Vec<Checkpoint>) = (Vec::new(), Vec::new());
         for checkpoint in found {
             let is_other = list.last().is_some_and(|before| before.last() == checkpoint.last());

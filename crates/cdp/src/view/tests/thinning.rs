@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use onefold_engine::derive::DeriveOptions;
 use onefold_engine::forget::Trust;
+use onefold_engine::repo::recover;
 use onefold_engine::snapshot::ForgetBody;
 use onefold_engine::testing::sim::{CrashMode, Fault};
 use onefold_engine::types::Timestamp;
@@ -334,4 +336,30 @@ fn thinning_waits_for_a_prune_or_is_fenced_and_loses_nothing() {
         waited += usize::from(carried.is_prune_in_progress);
     }
     assert!(5 < fenced, "{fenced} of {calls} fenced a session, {waited} waited");
+}
+
+#[test]
+fn a_checkpoint_that_is_recovered_has_all_of_its_moments_again() {
+    let (clocked, model) = churned(76);
+    let world = &clocked.world;
+    let store = world.store().unwrap();
+    let (plan, carried) = thin(world, &store, &hourly()).unwrap();
+    let (from, _) = carried.thinned[0];
+    let planned = plan.checkpoints.iter().find(|planned| planned.snapshot == from).unwrap();
+    let lost = Lsn(planned.last.0 - 1);
+    assert!(world.point(&store, &At::Lsn(lost), None).unwrap_err().to_string().contains("was thinned out"));
+    let options = DeriveOptions {
+        hostname: "host".into(),
+        scratch: world.scratch(),
+        budget: Budget::of(64 << 20, 2),
+        monitor: Arc::new(Silent),
+    };
+    recover(&store, &options, from).unwrap();
+    let point = world.point(&store, &At::Lsn(lost), None).unwrap();
+    assert!(read_all(&point) == model.states[usize::try_from(lost.0).unwrap()]);
+    // The next run thins it again, and forgets the one that took its place before.
+    let (_, carried) = thin(world, &store, &hourly()).unwrap();
+    assert_eq!((carried.thinned.len(), carried.forgotten.len()), (1, 1));
+    assert!(Checkpoints::read(&store, GROUP, None).unwrap().others.is_empty());
+    assert!(world.point(&store, &At::Lsn(lost), None).is_err());
 }
