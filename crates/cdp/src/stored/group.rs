@@ -155,7 +155,12 @@ impl Checkpoints {
                 time: snapshot.time,
                 note: note.clone(),
                 volumes: names.collect(),
-                tags: snapshot.tags.iter().filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG).cloned().collect(),
+                tags: snapshot
+                    .tags
+                    .iter()
+                    .filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG)
+                    .cloned()
+                    .collect(),
                 is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),
                 original: snapshot.original,
             };

@@ -4,6 +4,7 @@
 //! the two: in the data of later checkpoints, or in the journal. [`history()`] lists the moments that there are. An [`Overlay`] takes
 //! writes to a volume that nobody may change. [`bring_back()`] writes a moment into the volumes themselves.
 
+mod block_map;
 mod bring_back;
 mod history;
 mod interval;
