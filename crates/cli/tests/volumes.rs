@@ -226,6 +226,8 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
         .run(["cdp", "restore", "group", "--at", "never", "--in-place"])
         .code(1)
         .says("no moment has the name `never`");
+    let onto = ["cdp", "restore", "group", "--at", "good", "--target", "web.raw"];
+    fixture.run(onto).code(1).says("is a volume of the group: --in-place");
     assert!(volume.bytes() == bad);
     let restored = fixture.run(["cdp", "restore", "group", "--at", "good", "--in-place", "--mark", "bad", "--json"]);
     let restored = restored.code(0).json();

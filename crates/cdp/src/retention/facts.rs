@@ -15,9 +15,39 @@ use crate::stored::{Checkpoint, Checkpoints, Streams, read_index};
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
+/// Moments of thinned checkpoints that are remembered from one plan to the next: those of a year by hours, and of ten years by days.
+const REMEMBERED_MAX: usize = 1 << 14;
+/// Memory of a moment that is remembered, with a mark of usual length, and its part of a checkpoint.
+const REMEMBERED_BYTES: usize = 2 * size_of::<MomentFacts>() + 64;
+
+/// Moments of checkpoints that were thinned: their indexes do not change, so each is read once.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    moments: BTreeMap<SessionId, Moments>,
+    count: usize,
+}
+
+impl Remembered {
+    /// Most bytes that it takes.
+    pub(super) const MEMORY_BYTES: usize = REMEMBERED_MAX * REMEMBERED_BYTES;
+
+    fn insert(&mut self, snapshot: SessionId, moments: &Moments) {
+        let count = self.count + 1 + moments.list.len();
+        if moments.kind == IndexKind::Thinned && count <= REMEMBERED_MAX {
+            self.count = count;
+            self.moments.insert(snapshot, moments.clone());
+        }
+    }
+
+    /// Forgets the checkpoints that are gone.
+    fn retain(&mut self, present: &BTreeSet<SessionId>) {
+        self.moments.retain(|snapshot, _| present.contains(snapshot));
+        self.count = self.moments.values().map(|moments| 1 + moments.list.len()).sum();
+    }
+}
 
 /// Moments of a checkpoint, and what it takes to thin it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Moments {
     pub(super) kind: IndexKind,
     /// Marks, and the last flush of each period, none inside a gap; ascending.
@@ -123,7 +153,9 @@ pub(super) fn read_facts(
     streams: &mut Streams,
     checkpoints: &Checkpoints,
     request: &FactsRequest<'_>,
+    remembered: &mut Remembered,
 ) -> Result<Vec<CheckpointFacts>> {
+    remembered.retain(&checkpoints.list.iter().map(|checkpoint| checkpoint.snapshot).collect());
     let doubtful = doubts(store, checkpoints, request)?;
     let counted = checkpoints.list.iter().filter(|checkpoint| !doubtful.contains_key(&checkpoint.snapshot));
     let reference =
@@ -143,8 +175,17 @@ pub(super) fn read_facts(
             held: held(checkpoint, rules, &doubtful),
         };
         if checkpoint.has_history() && facts.held.is_none() && !rules.keeps_writes(age(facts.time)) {
-            let before = before.unwrap_or(facts.time);
-            let moments = Moments::read(streams, checkpoint, before, &|time| rules.candidate_period(age(time)))?;
+            let known = remembered.moments.get(&facts.snapshot).cloned();
+            let moments = match known {
+                Some(moments) => moments,
+                None => {
+                    let before = before.unwrap_or(facts.time);
+                    let period = |time: u64| if checkpoint.is_thinned { 1 } else { rules.candidate_period(age(time)) };
+                    let moments = Moments::read(streams, checkpoint, before, &period)?;
+                    remembered.insert(facts.snapshot, &moments);
+                    moments
+                }
+            };
             if !moments.fits(&request.limits) {
                 facts.held = Some(Held::TooLong);
             }

@@ -23,7 +23,7 @@ use crate::checkpoint::{INDEX_CHUNK_BYTES, proof, store_tree};
 use crate::history::{BLOCK_BYTES, CheckpointLimits};
 use crate::journal::{GroupId, Lsn};
 use crate::retention::collapse::{Collapsed, Collapser};
-use crate::retention::facts::{FactsRequest, Moments, read_facts};
+use crate::retention::facts::{FactsRequest, Moments, Remembered, read_facts};
 use crate::retention::plan::{CheckpointFacts, Fate, MomentFacts, Plan, plan};
 use crate::retention::rules::KeepMoments;
 use crate::stored::{Checkpoint, Checkpoints, IMAGE, Streams, THINNED_TAG, data_path, read_index};
@@ -62,18 +62,19 @@ pub struct Thinner {
     id: Option<GroupId>,
     options: ThinOptions,
     streams: Streams,
+    remembered: Remembered,
 }
 
 impl Thinner {
     /// Prepares to thin a group: `group` is its name, and its identity if several groups have had the name.
     pub fn open(store: &Store, group: (&str, Option<GroupId>), options: ThinOptions, driver: &Driver) -> Result<Self> {
         let streams = Streams::open(store, &options.scratch, driver, options.memory_bytes)?;
-        Ok(Self { store: store.clone(), name: group.0.to_owned(), id: group.1, options, streams })
+        Ok(Self { store: store.clone(), name: group.0.to_owned(), id: group.1, options, streams, remembered: Remembered::default() })
     }
 
     /// Returns its memory.
     pub fn memory_bytes(&self) -> usize {
-        2 * self.options.limits.memory_bytes() + self.options.memory_bytes
+        2 * self.options.limits.memory_bytes() + self.options.memory_bytes + Remembered::MEMORY_BYTES
     }
 
     fn checkpoints(&self) -> Result<Checkpoints> {
@@ -90,7 +91,7 @@ impl Thinner {
         self.streams.refresh()?;
         let now = self.now();
         let request = FactsRequest { rules, limits: self.options.limits, trust: self.options.trust, now };
-        read_facts(&self.store, &mut self.streams, &checkpoints, &request)
+        read_facts(&self.store, &mut self.streams, &checkpoints, &request, &mut self.remembered)
     }
 
     /// Plans what is kept by rules now. Changes nothing.

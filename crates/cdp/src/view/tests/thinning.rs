@@ -167,7 +167,14 @@ fn kept_moments_stay_what_they_were_and_no_others_are_offered() {
             let world = &clocked.world;
             let store = world.store().unwrap();
             times.extend(times_of_flushes(world, &store));
-            let (plan, carried) = thin(world, &store, &rules).unwrap();
+            let mut thinner = thinner(world, &store).unwrap();
+            let plan = thinner.plan(&rules, &|_| 3600).unwrap();
+            let carried =
+                world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false)).unwrap();
+            // It remembers what it has read, and plans what another one plans.
+            for _ in 0..2 {
+                assert_eq!(thinner.plan(&rules, &|_| 3600).unwrap(), thin(world, &store, &rules).unwrap().0);
+            }
             let kept = reachable(&plan);
             inside += kept.len() - plan.checkpoints.iter().filter(|planned| kept.contains(&planned.last)).count();
             (thinned, forgotten) = (thinned + carried.thinned.len(), forgotten + carried.forgotten.len());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use onefold_cdp::journal::{GroupId, Journal};
 use onefold_cdp::volume::Group;
 use onefold_engine::io::os::{OsDisk, OsHost};
@@ -70,6 +70,19 @@ impl NamedGroup {
     pub(super) fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }
+}
+
+/// Refuses a file that is a volume of a group, if the group was named by its directory: its journal would not know of what is written.
+pub(super) fn refuse_volume(settings: &Settings, text: &str, target: &Path) -> Result<()> {
+    if !is_directory(text) {
+        return Ok(());
+    }
+    let directory = absolute(Path::new(text))?;
+    let disk = OsDisk::with_backend(directory.clone(), settings.io);
+    let target = absolute(target)?;
+    let is_volume = GroupFile::read(&disk, &directory)?.volumes.iter().any(|volume| volume.origin == target);
+    ensure!(!is_volume, "{} is a volume of the group: --in-place brings it back, and records that", target.display());
+    Ok(())
 }
 
 /// Returns true if a text is the directory of a group rather than a name.

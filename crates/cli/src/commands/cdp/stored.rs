@@ -20,7 +20,7 @@ use onefold_engine::types::Timestamp;
 use serde_json::{Value, json};
 
 use crate::args::cdp::{ExportArgs, HistoryArgs, MomentArgs, RestoreVolumeArgs};
-use crate::commands::cdp::named::NamedGroup;
+use crate::commands::cdp::named::{self, NamedGroup};
 use crate::commands::cdp::sockets;
 use crate::files::{self, VolumeTarget};
 use crate::interrupt::Interrupt;
@@ -198,6 +198,9 @@ fn open_overlay(disk: &OsDisk, name: &str, base: Arc<dyn Export>, identity: &[u8
 pub(super) fn restore(settings: &Settings, output: &Output, args: &RestoreVolumeArgs) -> Result<()> {
     let repository = Repository::open(settings, output)?;
     let interrupt = Interrupt::listen()?;
+    if let Some(target) = &args.target {
+        named::refuse_volume(settings, &args.moment.name, target)?;
+    }
     let view = repository.moment(settings, &args.moment)?;
     let number = if let Some(name) = &args.volume {
         view.number_of(name).with_context(|| format!("the group has no volume {name}"))?
