@@ -313,3 +313,27 @@ fn a_history_is_thinned_by_hand_and_by_the_server() {
     server.stop();
     assert!(volume.restored("release") == states[1] && volume.restored("latest") == volume.bytes());
 }
+
+#[test]
+fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let (image, group) = (format!("web={}", volume.image.display()), fixture.path("small"));
+    fixture.run(["cdp", "create", "small", &image, "--journal-size", "12M"]).code(0);
+    let server = Server::start(fixture, &["cdp", "serve", "small"], &group.join("nbd"));
+    let start = volume.bytes();
+    for part in ["write -P 1 0 6M", "write -P 2 6M 5M", "write -P 3 11M 5M"] {
+        run_qemu_io(&group.join("nbd"), &[part, "flush"]);
+        fixture.run(["cdp", "checkpoint", "small"]).code(0);
+    }
+    let end = volume.bytes();
+    drop(server);
+    let back = ["cdp", "restore", "small", "--at", "lsn:0", "--in-place", "--mark", "end"];
+    fixture.run(back).code(0);
+    assert!(volume.bytes() == start);
+    fixture.run(["cdp", "restore", "small", "--at", "end", "--in-place"]).code(0);
+    assert!(volume.bytes() == end && volume.restored_from("small", "lsn:0") == start);
+    let made = fixture.run(["cdp", "history", "./small", "--json"]).code(0).json();
+    assert!(5 < made["checkpoints"].as_array().unwrap().len(), "{made}");
+    fixture.run(["check"]).code(0);
+}

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onefold_engine::derive::DeriveOptions;
-use onefold_engine::forget::Trust;
-use onefold_engine::repo::recover;
+use onefold_engine::forget::{Forgetting, Trust};
+use onefold_engine::repo::{recover, tag};
 use onefold_engine::snapshot::ForgetBody;
 use onefold_engine::testing::sim::{CrashMode, Fault};
 use onefold_engine::types::Timestamp;
@@ -369,4 +369,27 @@ fn a_checkpoint_that_is_recovered_has_all_of_its_moments_again() {
     assert_eq!((carried.thinned.len(), carried.forgotten.len()), (1, 1));
     assert!(Checkpoints::read(&store, GROUP, None).unwrap().others.is_empty());
     assert!(world.point(&store, &At::Lsn(lost), None).is_err());
+}
+
+#[test]
+fn a_checkpoint_with_a_tag_that_is_kept_has_all_of_its_moments() {
+    let (clocked, model) = churned(77);
+    let world = &clocked.world;
+    let store = world.store().unwrap();
+    let tagged = Checkpoints::read(&store, GROUP, None).unwrap().list[2].clone();
+    let options = DeriveOptions {
+        hostname: "host".into(),
+        scratch: world.scratch(),
+        budget: Budget::of(64 << 20, 2),
+        monitor: Arc::new(Silent),
+    };
+    tag(&store, &options, tagged.snapshot, &[spec().tag(), "audit".into()]).unwrap();
+    Forgetting::begin(&store, &ForgetBody::default()).unwrap().forget(tagged.snapshot).unwrap();
+    let rules = KeepMoments { tags: vec!["audit".into()], ..hourly() };
+    let (plan, carried) = thin(world, &store, &rules).unwrap();
+    assert_eq!((carried.thinned.len(), plan.checkpoints.len()), (2, 5));
+    for lsn in (tagged.first().0 - 1..=tagged.last().0).map(Lsn) {
+        let point = world.point(&store, &At::Lsn(lsn), None).unwrap();
+        assert!(read_all(&point) == model.states[usize::try_from(lsn.0).unwrap()], "after record {lsn}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use onefold_cdp::journal::{GroupId, Lsn};
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::view::{PointInTime, ViewOptions, bring_back};
@@ -39,7 +39,7 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, Thins::No)?;
-    ensure!(checkpoints.last()?.is_some(), "the group has no checkpoint yet: `onefold cdp serve` makes the first one");
+    let stored = checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
@@ -58,6 +58,9 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
         Some(group.journal()),
     )?;
     let volumes = chosen(&view, args.volume.as_deref())?;
+    // An earlier process may have left records that are in a checkpoint, so that the journal has no space for a mark.
+    group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+    group.release(Lsn(stored.0 + 1));
     let marked = group.mark(&mark)?;
     let mut restoring = Restoring { view: &view, group: &group, checkpoints, interrupt };
     let restored = restoring.volumes(&volumes);
@@ -103,7 +106,7 @@ impl Restoring<'_> {
                 make_space(group, checkpoints)
             });
             let written = written.with_context(|| format!("volume {name}"))?;
-            volume.flush().map_err(|errno| anyhow::anyhow!("volume {name} cannot be synced: {errno:?}"))?;
+            volume.flush().map_err(|errno| anyhow!("volume {name} cannot be synced: {errno:?}"))?;
             restored.push((number, written));
         }
         Ok(restored)
