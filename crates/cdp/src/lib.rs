@@ -10,6 +10,7 @@ pub mod journal;
 pub mod link;
 pub mod log;
 pub mod nbd;
+pub mod retention;
 pub mod stored;
 pub mod view;
 pub mod volume;

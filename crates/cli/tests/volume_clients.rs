@@ -11,8 +11,6 @@ use crate::volumes::{Server, Volume, uri};
 
 /// Kills of the server that `ONEFOLD_KILLS` replaces.
 const KILLS: u64 = 12;
-/// Options of groups.
-const JOURNAL: [&str; 2] = ["--journal-size", "64M"];
 /// Size of the volume with a file system.
 const FILE_SYSTEM_BYTES: u64 = 32 << 20;
 
@@ -54,7 +52,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn programs_copy_compare_and_verify_a_protected_volume() {
-    let volume = Volume::of(&JOURNAL, |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
+    let volume = Volume::of(&[], |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
     let source = volume.fixture.path("source.raw");
     fs::write(&source, noise(3, 16 << 20)).unwrap();
     let server = volume.serve();
@@ -96,7 +94,7 @@ fn run_in(directory: PathBuf, program: &str, arguments: &[&str]) {
 #[test]
 fn fio_verifies_while_the_server_is_killed_at_random_times() {
     let kills = std::env::var("ONEFOLD_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let volume = Volume::of(&JOURNAL, |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
+    let volume = Volume::of(&[], |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
     let mut server = volume.serve();
     let (socket, proxy) = (volume.group.join("nbd"), volume.fixture.path("proxy"));
     let upstream = format!("socket={}", socket.display());
@@ -146,7 +144,8 @@ fn fio_verifies_while_the_server_is_killed_at_random_times() {
 
 #[test]
 fn a_server_that_finds_its_journal_full_makes_a_checkpoint() {
-    let volume = Volume::of(&["--journal-size", "12M"], |image| File::create(image).unwrap().set_len(32 << 20).unwrap());
+    let volume =
+        Volume::of(&["--journal-size", "12M"], |image| File::create(image).unwrap().set_len(32 << 20).unwrap());
     fs::write(volume.fixture.path("noise"), noise(9, 16 << 20)).unwrap();
     let server = volume.serve();
     let fullness = || {
@@ -174,7 +173,7 @@ fn a_file_system_is_clean_at_every_flush_of_its_history() {
         println!("skipped: mounting a file system needs root, FUSE and loop devices");
         return;
     }
-    let volume = Volume::of(&JOURNAL, |image| {
+    let volume = Volume::of(&[], |image| {
         File::create(image).unwrap().set_len(FILE_SYSTEM_BYTES).unwrap();
         run("mke2fs", &["-q", "-F", "-t", "ext4", text(image)]);
     });

@@ -17,9 +17,14 @@ impl Server {
     pub(crate) fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
         let mut command = fixture.command(arguments);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let server = Self(child);
+        let mut server = Self(child);
         let start = Instant::now();
         while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if server.0.try_wait().unwrap().is_some() {
+                let mut said = String::new();
+                std::io::Read::read_to_string(server.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+                panic!("the server has ended: {said}");
+            }
             assert!(start.elapsed() < Duration::from_mins(1), "the server does not listen at {}", socket.display());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -53,10 +58,10 @@ pub(crate) struct Volume {
 
 impl Volume {
     fn new() -> Self {
-        Self::with(&["--journal-size", "64M"])
+        Self::with(&[])
     }
 
-    /// Creates a group with options.
+    /// Creates the group with more options.
     fn with(options: &[&str]) -> Self {
         Self::of(options, |image| {
             let file = File::create(image).unwrap();
@@ -65,14 +70,19 @@ impl Volume {
         })
     }
 
-    /// Creates a group with options over a file that `make` creates.
+    /// Creates the group with more options, over a file that `make` creates.
     pub(crate) fn of(options: &[&str], make: impl FnOnce(&Path)) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
         make(&image);
         let volume = format!("web={}", image.display());
-        fixture.run([&["cdp", "create", "group", &volume], options].concat()).code(0);
+        let mut create = vec!["cdp", "create", "group", &volume, "--name", "stored"];
+        if !options.contains(&"--journal-size") {
+            create.extend(["--journal-size", "64M"]);
+        }
+        create.extend(options);
+        fixture.run(create).code(0);
         Self { fixture, group, image }
     }
 
@@ -93,9 +103,14 @@ impl Volume {
         std::fs::read(&self.image).unwrap()
     }
 
-    /// Restores a moment by `cdp restore`; returns the volume.
+    /// Restores a moment of the repository by `cdp restore`; returns the volume.
     pub(crate) fn restored(&self, moment: &str) -> Vec<u8> {
-        self.fixture.run(["cdp", "restore", "group", "--at", moment, "--target", "restored.raw"]).code(0);
+        self.restored_from("stored", moment)
+    }
+
+    /// Restores a moment of a group by its name or its directory.
+    fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
+        self.fixture.run(["cdp", "restore", group, "--at", moment, "--target", "restored.raw"]).code(0);
         std::fs::read(self.fixture.path("restored.raw")).unwrap()
     }
 }
@@ -135,17 +150,18 @@ fn every_moment_comes_back_as_a_file_and_as_an_export() {
     assert!(volume.restored("first") == first);
     assert!(volume.restored("latest") == second);
     // What was written after the last checkpoint is in the journal, and comes with the next one.
+    assert!(volume.restored_from("./group", "latest") == third && volume.restored_from("group", "first") == first);
     let server = volume.serve();
     volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
     drop(server);
     assert!(volume.restored("latest") == third && volume.restored("lsn:0") == start);
-    let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
     assert_eq!(history["marks"][0]["name"], "first");
     assert_eq!(history["checkpoints"].as_array().unwrap().len(), 3);
     // An export of the mark, with changes that reach nothing else.
     let socket = volume.fixture.path("old");
     let address = format!("unix:{}", socket.display());
-    let arguments = ["cdp", "export", "group", "--at", "first", "--overlay", "overlay", "--listen", &address];
+    let arguments = ["cdp", "export", "stored", "--at", "first", "--overlay", "overlay", "--listen", &address];
     let export = Server::start(&volume.fixture, &arguments, &socket);
     let copy = volume.fixture.path("copy.raw");
     let copied = Command::new("nbdcopy").arg(uri(&socket)).arg(&copy).status();
@@ -166,11 +182,20 @@ fn a_server_that_was_killed_loses_no_answered_write() {
     let mut server = volume.serve();
     volume.change(&["write -P 0x11 0 256k", "write -P 0x12 5M 3k"]);
     let answered = volume.bytes();
+    // The directory of a group that is served: its server makes a checkpoint first.
+    assert!(volume.restored_from("group", "latest") == answered);
+    volume.change(&["write -P 0x13 6M 5k", "write -z 5M 1k"]);
+    let answered = volume.bytes();
     server.0.kill().unwrap();
     drop(server);
+    // Nobody has to serve the group for that: the journal has every answered write.
+    assert!(volume.restored_from("group", "latest") == answered && volume.restored("latest") != answered);
+    let listed = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    let stored = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+    assert!(stored["latest"]["lsn"].as_u64() < listed["latest"]["lsn"].as_u64(), "{stored} {listed}");
     // The journal alone would bring the volume back.
     let file = File::options().write(true).open(&volume.image).unwrap();
-    file.write_all_at(&[0; 4096], 0).unwrap();
+    file.write_all_at(&[0; 4096], 6 << 20).unwrap();
     drop(file);
     let server = volume.serve();
     assert!(volume.bytes() == answered);
@@ -195,7 +220,7 @@ fn wrong_groups_and_moments_get_sentences() {
         fixture.run(["cdp", "mark", "group", name]).code(1).says("choose another name");
     }
     fixture.run(["cdp", "mark", "group", ""]).code(1).says("a name has 1 to 255 bytes");
-    fixture.run(["cdp", "restore", "group", "--at", "never", "--target", "x"]).code(1).says("never");
+    fixture.run(["cdp", "restore", "stored", "--at", "never", "--target", "x"]).code(1).says("never");
     fixture.run(["cdp", "history", "nothing"]).code(1).says("nothing");
     server.stop();
     File::options().write(true).open(&volume.image).unwrap().set_len(SIZE / 2).unwrap();
@@ -319,4 +344,134 @@ fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
 
 fn check_printed(ran: &Ran, text: &str) {
     assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
+}
+
+#[test]
+fn a_volume_is_brought_back_in_place_and_forth_again() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x22 2000000 10000", "flush"]);
+    fixture.run(["cdp", "mark", "group", "good"]).code(0);
+    let good = volume.bytes();
+    volume.change(&["write -P 0x33 0 8M", "discard 1M 1M", "flush"]);
+    let bad = volume.bytes();
+    let back = ["cdp", "restore", "group", "--at", "good", "--in-place"];
+    fixture.run(back).code(1).says("stop the server before a restore in place");
+    drop(server);
+    fixture.run(["cdp", "restore", "stored", "--at", "good", "--in-place"]).code(1).says("give its directory");
+    fixture
+        .run(["cdp", "restore", "group", "--at", "never", "--in-place"])
+        .code(1)
+        .says("no moment has the name `never`");
+    let onto = ["cdp", "restore", "group", "--at", "good", "--target", "web.raw"];
+    fixture.run(onto).code(1).says("is a volume of the group: --in-place");
+    assert!(volume.bytes() == bad);
+    let restored = fixture.run(["cdp", "restore", "group", "--at", "good", "--in-place", "--mark", "bad", "--json"]);
+    let restored = restored.code(0).json();
+    assert!(volume.bytes() == good, "{restored}");
+    let written = restored["volumes"][0]["bytes_written"].as_u64().unwrap();
+    assert!((1..=9 << 20).contains(&written), "{restored}");
+    // The history goes on: the restore is undone, and the volume is served with all of its moments.
+    let undone = fixture.run(["cdp", "restore", "group", "--at", "bad", "--in-place"]).code(0).stdout();
+    assert!(undone.contains("before-restore-"), "{undone}");
+    assert!(volume.bytes() == bad);
+    let server = volume.serve();
+    volume.change(&["write -P 0x44 0 4k", "flush"]);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let last = volume.bytes();
+    server.stop();
+    for (moment, bytes) in [("good", &good), ("bad", &bad), ("latest", &last)] {
+        assert!(volume.restored(moment) == *bytes, "{moment}");
+    }
+    fixture.run(["check", "--read-data"]).code(0);
+}
+
+#[test]
+fn a_history_is_thinned_by_hand_and_by_the_server() {
+    let volume = Volume::with(&["--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    let mut states = Vec::new();
+    for number in 0..4 {
+        let pattern = format!("write -P {} 0 64k", 1 + number);
+        volume.change(&[&pattern, "write -P 9 1M 4k", "flush", &format!("write -P {} 4k 4k", 100 + number)]);
+        states.push(volume.bytes());
+        fixture.run(["cdp", "mark", "group", if number == 1 { "release" } else { "other" }]).code(0);
+        volume.change(&["write -P 77 2M 64k", "flush"]);
+        fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    }
+    let last = volume.bytes();
+    assert!(server.stop().contains("serving stored"));
+    fixture.run(["cdp", "thin", "stored"]).code(1).says("no rule keeps anything by its age");
+    fixture.run(["cdp", "thin", "stored", "--keep-days", "soon"]).code(1).says("not a duration");
+    fixture
+        .run(["cdp", "create", "other", "a=web.raw", "--pin", "x"])
+        .code(1)
+        .says("no rule keeps anything by its age");
+    // By the rules of the group, every write is young enough.
+    let kept = fixture.run(["cdp", "thin", "group", "--json"]).code(0).json();
+    assert_eq!(kept["checkpoints"].as_array().unwrap().len(), 5, "{kept}");
+    assert!(kept["checkpoints"].as_array().unwrap().iter().all(|kept| kept["fate"] == "kept"), "{kept}");
+    let by_hand = ["cdp", "thin", "stored", "--keep-days", "1d", "--keep-marks", "0", "--pin", "release"];
+    let tried = fixture.run(by_hand.iter().chain(&["--dry-run"])).code(0).stdout();
+    assert!(tried.contains("would be thinned") && tried.contains("is forgotten"), "{tried}");
+    let before = fixture.run(["cdp", "history", "stored", "--all-flushes", "--json"]).code(0).json();
+    let thinned = fixture.run(by_hand.iter().chain(&["--json"])).code(0).json();
+    let fates: Vec<&str> =
+        thinned["checkpoints"].as_array().unwrap().iter().map(|of| of["fate"].as_str().unwrap()).collect();
+    assert!(fates.contains(&"thinned") && fates.contains(&"forgotten") && fates[4] == "kept", "{thinned}");
+    let after = fixture.run(["cdp", "history", "stored", "--all-flushes", "--json"]).code(0).json();
+    let flushes = |listed: &serde_json::Value| listed["flushes"].as_array().unwrap().len();
+    assert!(flushes(&after) < flushes(&before), "{before} {after}");
+    let names: Vec<&str> =
+        after["marks"].as_array().unwrap().iter().map(|mark| mark["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["release", "other"], "the newest checkpoint stays as it is");
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == last);
+    fixture.run(["cdp", "restore", "stored", "--at", "lsn:1", "--target", "x"]).code(1);
+    fixture.run(["prune"]).code(0);
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == last);
+    fixture.run(["check", "--read-data"]).code(0);
+    // The server thins by the rules of its group when it starts, and every hour.
+    let file = volume.group.join("group.json");
+    let text = std::fs::read_to_string(&file).unwrap().replace("\"writes\": \"1h\"", "\"writes\": \"0\"");
+    std::fs::write(&file, text).unwrap();
+    let server = volume.serve();
+    volume.change(&["write -P 55 0 4k", "flush"]);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let start = Instant::now();
+    let is_thinned = || {
+        let listed = fixture.run(["cdp", "thin", "group", "--dry-run"]).code(0).stdout();
+        listed.contains("0 checkpoints would be thinned, 0 would be forgotten")
+    };
+    while !is_thinned() {
+        assert!(start.elapsed() < Duration::from_mins(1), "nothing was thinned");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
+    assert!(volume.restored("release") == states[1] && volume.restored("latest") == volume.bytes());
+}
+
+#[test]
+fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let (image, group) = (format!("web={}", volume.image.display()), fixture.path("small"));
+    fixture.run(["cdp", "create", "small", &image, "--journal-size", "12M"]).code(0);
+    let server = Server::start(fixture, &["cdp", "serve", "small"], &group.join("nbd"));
+    let start = volume.bytes();
+    for part in ["write -P 1 0 6M", "write -P 2 6M 5M", "write -P 3 11M 5M"] {
+        run_qemu_io(&group.join("nbd"), &[part, "flush"]);
+        fixture.run(["cdp", "checkpoint", "small"]).code(0);
+    }
+    let end = volume.bytes();
+    drop(server);
+    let back = ["cdp", "restore", "small", "--at", "lsn:0", "--in-place", "--mark", "end"];
+    fixture.run(back).code(0);
+    assert!(volume.bytes() == start);
+    fixture.run(["cdp", "restore", "small", "--at", "end", "--in-place"]).code(0);
+    assert!(volume.bytes() == end && volume.restored_from("small", "lsn:0") == start);
+    let made = fixture.run(["cdp", "history", "./small", "--json"]).code(0).json();
+    assert!(5 < made["checkpoints"].as_array().unwrap().len(), "{made}");
+    fixture.run(["check"]).code(0);
 }

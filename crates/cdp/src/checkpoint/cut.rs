@@ -14,7 +14,7 @@ use crate::stored::{Stream, Streams};
 
 /// The last contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// Zeros.
     Hole,
     /// A version, by its number.
@@ -123,7 +123,7 @@ impl HistorySink for Recording<'_, '_> {
                 }
             }
             Change::Zero => map.insert(blocks, Contents::Hole),
-            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd => {}
+            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd | Change::Kept => {}
         }
         Ok(())
     }

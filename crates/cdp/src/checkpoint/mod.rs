@@ -11,6 +11,7 @@ mod image;
 mod policy;
 mod run;
 
-pub use policy::{CheckpointPolicy, Due, JournalLoad};
-pub(crate) use run::check_record;
+pub(crate) use cut::Contents;
+pub use policy::{CheckpointPolicy, Due, JournalLoad, proof};
 pub use run::{CheckpointOptions, CheckpointOutcome, Checkpointer, MadeCheckpoint};
+pub(crate) use run::{INDEX_CHUNK_BYTES, check_record, store_tree};

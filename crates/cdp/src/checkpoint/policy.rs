@@ -1,6 +1,8 @@
-//! When a checkpoint is due.
+//! When a checkpoint is due, and how it proves what it takes over.
 
 use std::time::Duration;
+
+use onefold_engine::backup::Proof;
 
 /// Bytes of new recipe segments for a block that is changed alone, in a repository for volumes.
 const PATH_BYTES: u64 = 10 << 10;
@@ -8,6 +10,17 @@ const PATH_BYTES: u64 = 10 << 10;
 const REFERENCE_BYTES: u64 = 40;
 /// Recipes may take one part in so many of the data.
 const RECIPE_SHARE: u64 = 4;
+
+/// Bytes of volumes up to which each chunk of their images is looked for after a checkpoint was forgotten: 4 million references, of which a
+/// walk takes seconds. The manifest is exact then, so that a quick prune gives the space of what was forgotten back. Manifests of larger
+/// volumes list what their parents' list, until a full prune.
+const EXACT_BYTES_MAX: u64 = 16 << 30;
+
+/// Returns how a snapshot of a group proves that the images of its parent, of so many bytes, may be used again. `is_forgotten` is true if a
+/// checkpoint was forgotten since the last snapshot, or takes the place of one.
+pub fn proof(is_forgotten: bool, bytes: u64) -> Proof {
+    if is_forgotten && bytes <= EXACT_BYTES_MAX { Proof::EveryChunk } else { Proof::Rule }
+}
 
 /// When checkpoints are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! Making checkpoints.
 
+use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use onefold_engine::types::{Fingerprint, SessionId, Timestamp};
 use crate::checkpoint::cut::{Recording, Stored};
 use crate::checkpoint::hole::HoleVolume;
 use crate::checkpoint::image::{Image, change_image, store_volume};
+use crate::checkpoint::policy::proof;
 use crate::history::{CheckpointLimits, Cutter, GapTracker, Survey, Surveyor};
 use crate::journal::{Entry, Journal, Lsn, Op};
 use crate::nbd::export::Export;
@@ -30,7 +32,7 @@ use crate::stored::{
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 /// Bytes of a chunk of an index, unless regions are shorter.
-const INDEX_CHUNK_BYTES: u32 = 64 << 10;
+pub(crate) const INDEX_CHUNK_BYTES: u32 = 64 << 10;
 
 /// How checkpoints are made.
 #[derive(Clone, Debug)]
@@ -41,8 +43,6 @@ pub struct CheckpointOptions {
     pub scratch: Scratch,
     /// Memory for reading the repository, besides [`CheckpointLimits::memory_bytes`].
     pub memory_bytes: usize,
-    /// How it is proven that the parent's image may be used again. [`Proof::EveryChunk`] now and then makes manifests exact.
-    pub proof: Proof,
     /// Program and version, as snapshots note them.
     pub program: String,
 }
@@ -84,6 +84,8 @@ pub struct Checkpointer {
     group: GroupSpec,
     options: CheckpointOptions,
     streams: Streams,
+    /// The checkpoints that were there at the last one.
+    seen: BTreeSet<SessionId>,
 }
 
 /// The state that a checkpoint continues.
@@ -93,6 +95,7 @@ struct Base<'a> {
     first: Lsn,
     gaps: &'a GapTracker,
     synced: Lsn,
+    proof: Proof,
 }
 
 impl Checkpointer {
@@ -100,7 +103,7 @@ impl Checkpointer {
     pub fn open(store: &Store, group: GroupSpec, options: CheckpointOptions, driver: &Driver) -> Result<Self> {
         group.validate()?;
         let streams = Streams::open(store, &options.scratch, driver, options.memory_bytes)?;
-        Ok(Self { store: store.clone(), group, options, streams })
+        Ok(Self { store: store.clone(), group, options, streams, seen: BTreeSet::new() })
     }
 
     /// Returns the memory of a checkpoint.
@@ -172,7 +175,7 @@ impl Checkpointer {
                 synced_lsn: last.0,
                 marks: Vec::new(),
             };
-            let tree = store_tree(writer, group, images, None, time)?;
+            let tree = store_tree(writer, group.names(), images, None, time)?;
             let mut snapshot = Snapshot { journal: Some(note), ..describe(group, program, request, (time, tree)) };
             snapshot.tags.extend(tags.iter().map(|tag| (*tag).to_owned()));
             commit(writer, group, snapshot).map(|(session, _)| Some(session))
@@ -212,13 +215,19 @@ impl Checkpointer {
             gaps.push(&entry);
             Ok(())
         })?;
-        let base = Base { parent, survey: &survey, first, gaps: &gaps, synced };
+        let present: BTreeSet<SessionId> = checkpoints.list.iter().map(|checkpoint| checkpoint.snapshot).collect();
+        let bytes = self.group.volumes.iter().map(|volume| volume.size).sum();
+        let proof = proof(!self.seen.is_subset(&present), bytes);
+        let base = Base { parent, survey: &survey, first, gaps: &gaps, synced, proof };
         let outcome = write(&self.store.clone(), request, &mut |writer| {
             if writer.is_condemning() {
                 return Ok(None);
             }
             self.write_checkpoint((writer, request), journal, &mut images, &base).map(Some)
         })?;
+        if outcome.value.is_some() {
+            self.seen = present;
+        }
         let has_more = survey.end < status.durable;
         Ok(match outcome.value {
             Some(made) => CheckpointOutcome::Made(MadeCheckpoint { has_more, ..made }),
@@ -266,14 +275,14 @@ impl Checkpointer {
         images: &mut [Stream],
         base: &Base<'_>,
     ) -> Result<MadeCheckpoint> {
-        let Self { store, group, options, streams } = self;
+        let Self { store, group, options, streams, .. } = self;
         let (stored, nanoseconds) = record((writer, store), streams, journal, images, base)?;
         let Stored { data, index, changes } = stored;
         let chunk_bytes = INDEX_CHUNK_BYTES.min(store.config.region_bytes);
         let index = writer.stream(chunk_bytes, &mut Cursor::new(index))?;
         let (mut contents, mut whole_images) = (Vec::with_capacity(images.len()), 0);
         for (number, (volume, image)) in group.volumes.iter().zip(images).enumerate() {
-            let parent = (base.parent.snapshot, options.proof);
+            let parent = (base.parent.snapshot, base.proof);
             let Image { contents: image, is_whole } =
                 change_image((writer, store), (streams, image), parent, (volume, number), &changes)?;
             whole_images += usize::from(is_whole);
@@ -289,7 +298,7 @@ impl Checkpointer {
             marks: marks.collect(),
         };
         let time = timestamp(nanoseconds);
-        let tree = store_tree(writer, group, contents, Some((base.first, data, index)), time)?;
+        let tree = store_tree(writer, group.names(), contents, Some((base.first, data, index)), time)?;
         let snapshot = Snapshot {
             parent: Some(base.parent.snapshot),
             journal: Some(note),
@@ -400,18 +409,18 @@ fn describe(
 }
 
 /// Stores the directories of a checkpoint.
-fn store_tree(
+pub(crate) fn store_tree<'a>(
     writer: &mut Writer<'_>,
-    group: &GroupSpec,
+    volumes: impl ExactSizeIterator<Item = &'a str>,
     images: Vec<BuiltRecipe>,
     history: Option<(Lsn, BuiltRecipe, BuiltRecipe)>,
     time: Timestamp,
 ) -> Result<Fingerprint> {
-    let mut root = Vec::with_capacity(group.volumes.len() + 1);
-    for (volume, image) in group.volumes.iter().zip(images) {
+    let mut root = Vec::with_capacity(volumes.len() + 1);
+    for (volume, image) in volumes.zip(images) {
         let file = HintedEntry::file(IMAGE.as_bytes(), FILE_MODE, time, image);
         let node = writer.directory(vec![file])?;
-        root.push(HintedEntry::directory(volume.name.as_bytes(), DIRECTORY_MODE, time, node));
+        root.push(HintedEntry::directory(volume.as_bytes(), DIRECTORY_MODE, time, node));
     }
     if let Some((first, data, index)) = history {
         let file = |path: &Path, contents| {

@@ -51,7 +51,7 @@ impl GapTracker {
                 Vec::new()
             }
             Change::ResyncEnd => self.close(volume, &blocks),
-            Change::Data | Change::Zero | Change::Flush => Vec::new(),
+            Change::Data | Change::Zero | Change::Flush | Change::Kept => Vec::new(),
         }
     }
 
@@ -99,6 +99,11 @@ impl GapTracker {
         }
         self.open = kept;
         closed
+    }
+
+    /// Returns true if no gap is open.
+    pub fn is_closed(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// Returns the gaps that are open, in the order in which they began.

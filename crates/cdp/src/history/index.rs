@@ -7,7 +7,9 @@ use onefold_engine::error::{Error, Result};
 use crate::journal::Lsn;
 
 const MAGIC: [u8; 8] = *b"onefoldh";
+/// Version of an index with all records, and of one that was thinned.
 const VERSION: u64 = 1;
+const VERSION_THINNED: u64 = 2;
 /// Longest entry: a kind and six integers.
 const ENTRY_BYTES_MAX: usize = 1 + 6 * 10;
 
@@ -26,10 +28,21 @@ pub enum Change {
     ResyncBegin,
     /// All changes of the blocks are known again.
     ResyncEnd,
+    /// The moment after the record was kept when others were thinned out. There are no blocks.
+    Kept,
 }
 
-const CHANGES: [Change; 6] =
-    [Change::Data, Change::Zero, Change::Flush, Change::Gap, Change::ResyncBegin, Change::ResyncEnd];
+const CHANGES: [Change; 7] =
+    [Change::Data, Change::Zero, Change::Flush, Change::Gap, Change::ResyncBegin, Change::ResyncEnd, Change::Kept];
+
+/// Moments that an index leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexKind {
+    /// Those after all of its records.
+    Whole,
+    /// Those that an entry [`Change::Flush`] or [`Change::Kept`] names. Each other entry has the record of the moment that it leads to.
+    Thinned,
+}
 
 /// An entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,8 +89,13 @@ fn unzigzag(value: u64, earlier: u64) -> u64 {
 impl IndexWriter {
     /// Begins an index whose first record is `first`.
     pub fn new(first: Lsn) -> Self {
+        Self::of_kind(IndexKind::Whole, first)
+    }
+
+    /// Begins an index of a kind.
+    pub fn of_kind(kind: IndexKind, first: Lsn) -> Self {
         let mut bytes = MAGIC.to_vec();
-        put(&mut bytes, VERSION);
+        put(&mut bytes, if kind == IndexKind::Whole { VERSION } else { VERSION_THINNED });
         put(&mut bytes, first.0);
         Self { bytes, last: (first, 0) }
     }
@@ -106,8 +124,8 @@ impl IndexWriter {
 pub struct IndexReader {
     /// Bytes that are not decoded yet: less than one entry, between calls.
     rest: Vec<u8>,
-    /// The last entry's record and time; none before the header was decoded.
-    last: Option<(Lsn, u64)>,
+    /// The kind, and the last entry's record and time; none before the header was decoded.
+    last: Option<(IndexKind, Lsn, u64)>,
 }
 
 /// Outcome of decoding from a prefix of the bytes.
@@ -164,16 +182,16 @@ impl IndexReader {
             }
             let taken = match self.last {
                 None => match decode_header(left) {
-                    Step::Value(first, taken) => {
-                        self.last = Some((first, 0));
+                    Step::Value((kind, first), taken) => {
+                        self.last = Some((kind, first, 0));
                         taken
                     }
                     Step::Short => break,
                     Step::Wrong(reason) => return Err(damaged(reason)),
                 },
-                Some(last) => match decode_entry(left, last) {
+                Some(last @ (kind, ..)) => match decode_entry(left, last) {
                     Step::Value(entry, taken) => {
-                        self.last = Some((entry.lsn, entry.time));
+                        self.last = Some((kind, entry.lsn, entry.time));
                         each(entry)?;
                         taken
                     }
@@ -187,9 +205,12 @@ impl IndexReader {
         if ENTRY_BYTES_MAX < self.rest.len() { Err(damaged("an entry is too long")) } else { Ok(()) }
     }
 
-    /// Ends the index. Fails if its header is missing or its last entry is cut off.
-    pub fn finish(self) -> Result<()> {
-        if self.rest.is_empty() && self.last.is_some() { Ok(()) } else { Err(damaged("it ends early")) }
+    /// Ends the index, and returns its kind. Fails if its header is missing or its last entry is cut off.
+    pub fn finish(self) -> Result<IndexKind> {
+        match self.last {
+            Some((kind, ..)) if self.rest.is_empty() => Ok(kind),
+            _ => Err(damaged("it ends early")),
+        }
     }
 }
 
@@ -197,7 +218,7 @@ fn damaged(reason: &str) -> Error {
     Error::damaged("index of history", reason)
 }
 
-fn decode_header(bytes: &[u8]) -> Step<Lsn> {
+fn decode_header(bytes: &[u8]) -> Step<(IndexKind, Lsn)> {
     let Some((magic, _)) = bytes.split_first_chunk() else { return Step::Short };
     if *magic != MAGIC {
         return Step::Wrong("it does not begin as an index of history");
@@ -205,14 +226,16 @@ fn decode_header(bytes: &[u8]) -> Step<Lsn> {
     let mut fields = Fields { bytes, at: MAGIC.len() };
     match (fields.integer(), fields.integer()) {
         (Err(reason), _) | (_, Err(reason)) => Step::Wrong(reason),
-        (Ok(Some(VERSION)), Ok(Some(first))) => Step::Value(Lsn(first), fields.at),
-        (Ok(Some(VERSION) | None), Ok(_)) => Step::Short,
+        (Ok(Some(VERSION)), Ok(Some(first))) => Step::Value((IndexKind::Whole, Lsn(first)), fields.at),
+        (Ok(Some(VERSION_THINNED)), Ok(Some(first))) => Step::Value((IndexKind::Thinned, Lsn(first)), fields.at),
+        (Ok(Some(VERSION | VERSION_THINNED) | None), Ok(_)) => Step::Short,
         (Ok(Some(_)), Ok(_)) => Step::Wrong("it has another version"),
     }
 }
 
-fn decode_entry(bytes: &[u8], (lsn, time): (Lsn, u64)) -> Step<HistoryEntry> {
+fn decode_entry(bytes: &[u8], (kind, lsn, time): (IndexKind, Lsn, u64)) -> Step<HistoryEntry> {
     let Some(change) = bytes.first().map(|code| CHANGES.get(usize::from(*code)).copied()) else { return Step::Short };
+    let change = change.filter(|change| *change != Change::Kept || kind == IndexKind::Thinned);
     let Some(change) = change else { return Step::Wrong("an entry has an unknown kind") };
     let mut fields = Fields { bytes, at: 1 };
     let mut values = [0; 5];
@@ -243,10 +266,10 @@ mod tests {
     use super::*;
 
     fn entry() -> impl Strategy<Value = (u64, u64, u16, usize, u64, u64)> {
-        (0..300_u64, any::<u64>(), any::<u16>(), 0..6_usize, 0..1_u64 << 50, 1..1_u64 << 40)
+        (0..300_u64, any::<u64>(), any::<u16>(), 0..7_usize, 0..1_u64 << 50, 1..1_u64 << 40)
     }
 
-    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<HistoryEntry>> {
+    fn decode(bytes: &[u8], piece: usize) -> Result<(IndexKind, Vec<HistoryEntry>)> {
         let mut out = Vec::new();
         let mut reader = IndexReader::default();
         for piece in bytes.chunks(piece) {
@@ -255,28 +278,29 @@ mod tests {
                 Ok(())
             })?;
         }
-        reader.finish()?;
-        Ok(out)
+        Ok((reader.finish()?, out))
     }
 
     proptest! {
         #[test]
-        fn entries_come_back_in_pieces_of_any_length(entries in prop::collection::vec(entry(), 0..50), piece in 1..200_usize) {
+        fn entries_come_back_in_pieces_of_any_length(entries in prop::collection::vec(entry(), 0..50), piece in 1..200_usize, thinned: bool) {
+            let kind = if thinned { IndexKind::Thinned } else { IndexKind::Whole };
             let mut lsn = 77;
             let entries: Vec<HistoryEntry> = entries.into_iter().map(|(later, time, volume, change, block, count)| {
                 lsn += later;
-                HistoryEntry { lsn: Lsn(lsn), time, volume, change: CHANGES[change], block, count }
+                let change = if thinned { CHANGES[change] } else { CHANGES[change % 6] };
+                HistoryEntry { lsn: Lsn(lsn), time, volume, change, block, count }
             }).collect();
-            let mut writer = IndexWriter::new(Lsn(77));
+            let mut writer = IndexWriter::of_kind(kind, Lsn(77));
             let mut bytes = Vec::new();
             for entry in &entries {
                 writer.push(entry);
                 bytes.extend(writer.take());
             }
             bytes.extend(writer.take());
-            prop_assert_eq!(&decode(&bytes, piece).unwrap(), &entries);
+            prop_assert_eq!(&decode(&bytes, piece).unwrap(), &(kind, entries.clone()));
             for len in 0..bytes.len() {
-                if let Ok(fewer) = decode(&bytes[..len], piece) {
+                if let Ok((_, fewer)) = decode(&bytes[..len], piece) {
                     prop_assert!(fewer.len() < entries.len(), "{} bytes", len);
                 }
             }

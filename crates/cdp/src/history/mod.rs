@@ -12,7 +12,7 @@ mod index;
 pub use blocks::{CheckpointLimits, Cutter, HistorySink, Survey, Surveyor, VolumeBlock};
 pub use extent_map::{ExtentMap, Location};
 pub use gaps::{GapTracker, OpenGap};
-pub use index::{Change, HistoryEntry, IndexReader, IndexWriter};
+pub use index::{Change, HistoryEntry, IndexKind, IndexReader, IndexWriter};
 
 /// Bytes of a block: the grid on which history and images are cut.
 pub const BLOCK_BYTES: u64 = 4096;

@@ -15,6 +15,8 @@ use crate::stored::{HISTORY, IMAGE};
 const TAG: &str = "cdp:";
 /// Tag of an initial checkpoint whose images are holes, since the volumes are on another machine.
 pub(crate) const EMPTY_TAG: &str = "cdp-empty";
+/// Tag of the checkpoints whose history was thinned.
+pub(crate) const THINNED_TAG: &str = "cdp-thinned";
 /// Most volumes of a group: their numbers have 16 bits.
 const VOLUMES_MAX: usize = 1 << 16;
 /// Longest name of a volume in bytes: that of a file.
@@ -64,6 +66,11 @@ impl GroupSpec {
         Ok(())
     }
 
+    /// Returns the names of its volumes, in the order of their numbers.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.volumes.iter().map(|volume| &*volume.name)
+    }
+
     /// Returns the tag of its checkpoints.
     pub fn tag(&self) -> String {
         format!("{TAG}{}", self.name)
@@ -90,6 +97,12 @@ pub struct Checkpoint {
     pub note: JournalNote,
     /// Names of the volumes, in the order of their numbers.
     pub volumes: Vec<String>,
+    /// Tags that users have given.
+    pub tags: Vec<String>,
+    /// True if it has the tag of those whose history was thinned.
+    pub is_thinned: bool,
+    /// The snapshot that this one was derived from, if it was.
+    pub original: Option<SessionId>,
 }
 
 impl Checkpoint {
@@ -122,6 +135,8 @@ pub struct Checkpoints {
     pub name: String,
     /// The checkpoints, ascending. There is one for each last record.
     pub list: Vec<Checkpoint>,
+    /// Others with the last record of one in the list: derived snapshots whose originals are there, too.
+    pub others: Vec<Checkpoint>,
 }
 
 impl Checkpoints {
@@ -145,17 +160,30 @@ impl Checkpoints {
                 is_empty: snapshot.tags.iter().any(|tag| tag == EMPTY_TAG),
                 note: note.clone(),
                 volumes: names.collect(),
+                tags: snapshot
+                    .tags
+                    .iter()
+                    .filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG)
+                    .cloned()
+                    .collect(),
+                is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),
+                original: snapshot.original,
             };
-            found.push((snapshot.original.is_some(), checkpoint));
+            found.push(checkpoint);
         }
-        // Of a derived snapshot and its original, the original is whole.
-        found.sort_by_key(|(is_derived, checkpoint)| (checkpoint.last(), *is_derived, checkpoint.first()));
-        found.dedup_by_key(|(_, checkpoint)| checkpoint.last());
-        let list: Vec<Checkpoint> = found.into_iter().map(|(_, checkpoint)| checkpoint).collect();
+        // Of several with the same images, one has all moments of the others: that which is not thinned, then the original.
+        found.sort_by_key(|found| {
+            (found.last(), found.is_thinned, found.original.is_some(), found.first(), found.snapshot)
+        });
+        let (mut list, mut others): (Vec<Checkpoint>, Vec<Checkpoint>) = (Vec::new(), Vec::new());
+        for checkpoint in found {
+            let is_other = list.last().is_some_and(|before| before.last() == checkpoint.last());
+            if is_other { others.push(checkpoint) } else { list.push(checkpoint) }
+        }
         if list.iter().any(|checkpoint| Some(checkpoint.note.volume) != list.first().map(|first| first.note.volume)) {
             return Err(Error::invalid(format!("checkpoints of two groups have the name `{name}`")));
         }
-        Ok(Self { name: name.to_owned(), list })
+        Ok(Self { name: name.to_owned(), list, others })
     }
 
     /// Returns the names of all groups that have checkpoints in a repository, and their identities.

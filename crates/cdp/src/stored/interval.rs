@@ -2,22 +2,22 @@
 
 use onefold_engine::error::{Error, Result};
 
-use crate::history::{BLOCK_BYTES, Change, HistoryEntry, IndexReader};
+use crate::history::{BLOCK_BYTES, Change, HistoryEntry, IndexKind, IndexReader};
 use crate::stored::streams::{Stream, Streams};
 use crate::stored::{Checkpoint, index_path};
 
 /// Bytes of an index that are read at a time.
 const READ_BYTES: u64 = 64 << 10;
 
-/// Passes the entries of a checkpoint's index, in order. Fails with [`Error::Damaged`] if one is of a record that the checkpoint does
+/// Passes the entries of a checkpoint's index, in order, and returns its kind. Fails with [`Error::Damaged`] if one is of a record that the checkpoint does
 /// not contain.
 pub(crate) fn read_index(
     streams: &mut Streams,
     checkpoint: &Checkpoint,
     each: &mut dyn FnMut(HistoryEntry) -> Result<()>,
-) -> Result<()> {
+) -> Result<IndexKind> {
     if !checkpoint.has_history() {
-        return Ok(());
+        return Ok(IndexKind::Whole);
     }
     let mut stream = streams.find(checkpoint.tree, &index_path(checkpoint.first()))?;
     let records = checkpoint.first()..=checkpoint.last();

@@ -121,13 +121,22 @@ pub fn history(
     };
     let volumes = first.volumes.clone();
     let mut scan = Scan { listing, volumes, gaps: GapTracker::default(), request };
-    scan.checkpoint(&mut streams, first)?;
+    scan.checkpoint(&mut streams, first, Reach::Last)?;
     scan.walk(&mut streams, &sources)?;
     let open: Vec<OpenGap> = scan.gaps.open().cloned().collect();
     for gap in &open {
         scan.gap(gap, None);
     }
     Ok(scan.listing)
+}
+
+/// Moments of a checkpoint that can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// All that its index leads to.
+    All,
+    /// The one after its last record: the checkpoint before it is gone.
+    Last,
 }
 
 struct Scan {
@@ -143,7 +152,7 @@ impl Scan {
         loop {
             last = match sources.after(last) {
                 Next::Checkpoint(checkpoint) => {
-                    self.checkpoint(streams, checkpoint)?;
+                    self.checkpoint(streams, checkpoint, Reach::All)?;
                     checkpoint.last()
                 }
                 Next::Journal(journal) => {
@@ -160,6 +169,9 @@ impl Scan {
                         self.gap(gap, None);
                     }
                     self.gaps = GapTracker::default();
+                    if let Some(checkpoint) = sources.checkpoints.at(found).filter(|last| last.last() == found) {
+                        self.checkpoint(streams, checkpoint, Reach::Last)?;
+                    }
                     found
                 }
                 Next::End => return Ok(()),
@@ -167,19 +179,23 @@ impl Scan {
         }
     }
 
-    fn checkpoint(&mut self, streams: &mut Streams, checkpoint: &Checkpoint) -> Result<()> {
+    fn checkpoint(&mut self, streams: &mut Streams, checkpoint: &Checkpoint, reach: Reach) -> Result<()> {
+        let is_moment = |lsn: Lsn| reach == Reach::All || lsn == checkpoint.last();
         let mut marks = checkpoint.note.marks.iter().peekable();
         let mut time = None;
         let mut take_marks = |listing: &mut HistoryListing, before: Lsn, time| {
             while let Some(mark) = marks.next_if(|mark| mark.lsn < before.0) {
                 let (lsn, name) = (Lsn(mark.lsn), mark.name.clone());
+                if !is_moment(lsn) {
+                    continue;
+                }
                 listing.marks.push(MarkListed { lsn, name, time, is_stored: true });
             }
         };
         read_index(streams, checkpoint, &mut |entry| {
             take_marks(&mut self.listing, entry.lsn, time);
             time = Some(entry.time);
-            self.entry(&entry);
+            self.entry(&entry, is_moment(entry.lsn));
             Ok(())
         })?;
         take_marks(&mut self.listing, Lsn(u64::MAX), time);
@@ -195,7 +211,7 @@ impl Scan {
                 self.listing.marks.push(MarkListed { lsn: entry.lsn, name, time: Some(entry.time), is_stored: false });
             }
             if let Some(entry) = plain_entry(&entry) {
-                self.entry(&entry);
+                self.entry(&entry, true);
             }
             self.listing.latest = Moment { lsn: entry.lsn, time: Some(entry.time) };
             Ok(())
@@ -203,11 +219,11 @@ impl Scan {
         Ok(())
     }
 
-    fn entry(&mut self, entry: &HistoryEntry) {
+    fn entry(&mut self, entry: &HistoryEntry, is_moment: bool) {
         for gap in self.gaps.push(entry) {
             self.gap(&gap, Some(moment(entry)));
         }
-        if entry.change == Change::Flush {
+        if entry.change == Change::Flush && is_moment {
             self.flush(moment(entry));
         }
     }

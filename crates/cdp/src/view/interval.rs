@@ -2,71 +2,36 @@
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::Host;
+use onefold_engine::store::metadata::Scratch;
 
 use crate::checkpoint::check_record;
 use crate::history::{
-    BLOCK_BYTES, Change, CheckpointLimits, Cutter, ExtentMap, GapTracker, HistoryEntry, HistorySink, Location,
-    Surveyor, VolumeBlock,
+    BLOCK_BYTES, Change, CheckpointLimits, Cutter, GapTracker, HistoryEntry, HistorySink, IndexKind, Surveyor,
+    VolumeBlock,
 };
 use crate::journal::{Journal, Lsn};
 use crate::stored::{Checkpoint, Stream, Streams, VolumeSpec, check_entry, data_path, read_index};
+use crate::view::block_map::{BlockLocation, BlockMap};
 use crate::view::spool::Spool;
-
-/// Location of the contents of a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BlockLocation {
-    /// Nowhere: they are zeros.
-    Hole,
-    /// In the data of a checkpoint, by its number in the view.
-    Stored { stream: u32, block: u64 },
-    /// In the temporary file.
-    Spooled(u64),
-}
-
-impl Location for BlockLocation {
-    fn skip(self, blocks: u64) -> Self {
-        match self {
-            Self::Hole => Self::Hole,
-            Self::Stored { stream, block } => Self::Stored { stream, block: block + blocks },
-            Self::Spooled(block) => Self::Spooled(block + blocks),
-        }
-    }
-}
 
 /// Blocks that differ from the images.
 #[derive(Debug)]
 pub(super) struct Differences {
-    /// Locations of blocks, by volume.
-    pub(super) maps: Vec<ExtentMap<BlockLocation>>,
+    /// Locations of blocks.
+    pub(super) map: BlockMap,
     pub(super) gaps: GapTracker,
-    /// Most bytes of the maps.
-    bytes_max: usize,
 }
 
 impl Differences {
-    /// Returns the bytes of the maps.
-    pub(super) fn bytes(&self) -> usize {
-        self.maps.iter().map(ExtentMap::len).sum::<usize>().saturating_mul(ExtentMap::<BlockLocation>::EXTENT_BYTES)
-    }
-
     /// Applies an entry. Its versions are at `location`, one after the other.
     fn apply(&mut self, entry: &HistoryEntry, location: BlockLocation) -> Result<()> {
         self.gaps.push(entry);
         let blocks = entry.block..entry.block + entry.count;
-        let Some(map) = self.maps.get_mut(usize::from(entry.volume)) else { return Ok(()) };
         match entry.change {
-            Change::Data => map.insert(blocks, location),
-            Change::Zero => map.insert(blocks, BlockLocation::Hole),
-            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd => return Ok(()),
+            Change::Data => self.map.insert(entry.volume, blocks, location),
+            Change::Zero => self.map.insert(entry.volume, blocks, BlockLocation::Hole),
+            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd | Change::Kept => Ok(()),
         }
-        if self.bytes() <= self.bytes_max {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "the changes between this moment and the checkpoint before it need more than the {} KiB of memory that they may take: \
-             allow more, or choose a moment nearer to a checkpoint",
-            self.bytes_max >> 10
-        )))
     }
 }
 
@@ -80,14 +45,16 @@ pub(super) struct Layers {
     data: Vec<Stream>,
     spool: Spool,
     pub(super) differences: Differences,
+    /// Bytes that the map may take, and the cut of the journal besides it.
+    bytes_max: usize,
 }
 
 impl Layers {
-    /// Starts with the images of a checkpoint.
-    pub(super) fn new(streams: Streams, images: Vec<Stream>, spool: Spool, bytes_max: usize) -> Self {
-        let maps = images.iter().map(|_| ExtentMap::default()).collect();
-        let differences = Differences { maps, gaps: GapTracker::default(), bytes_max };
-        Self { streams, images, data: Vec::new(), spool, differences }
+    /// Starts with the images of a checkpoint. The map takes at most `bytes_max`, and so does what is cut of the journal at a time.
+    pub(super) fn new(streams: Streams, images: Vec<Stream>, scratch: &Scratch, bytes_max: usize) -> Self {
+        let map = BlockMap::new(images.len(), scratch, &streams.store().host, bytes_max);
+        let differences = Differences { map, gaps: GapTracker::default() };
+        Self { streams, images, data: Vec::new(), spool: Spool::new(scratch), differences, bytes_max }
     }
 
     /// Learns which gaps are open after a checkpoint.
@@ -96,24 +63,29 @@ impl Layers {
         read_index(streams, checkpoint, &mut |entry| {
             differences.gaps.push(&entry);
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 
-    /// Applies the records of a checkpoint that are after one and not after another.
+    /// Applies the records of a checkpoint that are after one and not after another. Fails with [`Error::Invalid`] if the moment after
+    /// them was thinned out.
     pub(super) fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, after: Lsn, until: Lsn) -> Result<()> {
         let data = self.streams.find(checkpoint.tree, &data_path(checkpoint.first()))?;
         let sizes: Vec<u64> = self.images.iter().map(Stream::len).collect();
         let stream = u32::try_from(self.data.len()).expect("checkpoints are fewer");
-        let mut versions = 0;
+        let (mut versions, mut kept) = (0, KeptNearby::default());
         let Self { streams, differences, .. } = self;
-        read_index(streams, checkpoint, &mut |entry| {
+        let kind = read_index(streams, checkpoint, &mut |entry| {
             check_entry(&entry, &sizes, versions, &data)?;
+            if matches!(entry.change, Change::Flush | Change::Kept) {
+                kept.push(entry.lsn, until);
+            }
             let location = BlockLocation::Stored { stream, block: versions };
             versions += if entry.change == Change::Data { entry.count } else { 0 };
             if after < entry.lsn && entry.lsn <= until { differences.apply(&entry, location) } else { Ok(()) }
         })?;
         self.data.push(data);
-        Ok(())
+        if kind == IndexKind::Thinned { kept.check(checkpoint, until) } else { Ok(()) }
     }
 
     /// Applies the records of the journal that are after one and not after another; returns the last one that it has.
@@ -127,7 +99,7 @@ impl Layers {
         let mut last = after;
         loop {
             let first = Lsn(last.0 + 1);
-            let mut surveyor = Surveyor::new(first, CheckpointLimits::DEFAULT);
+            let mut surveyor = Surveyor::new(first, CheckpointLimits::within(self.bytes_max));
             let mut is_full = false;
             let mut frames = journal.frames(first);
             while !is_full
@@ -170,8 +142,7 @@ impl Layers {
         while !into.is_empty() {
             let block = offset / BLOCK_BYTES;
             let blocks = (offset + into.len() as u64).div_ceil(BLOCK_BYTES) - block;
-            let map = self.differences.maps.get(volume).expect("the volume has a map");
-            let (location, run) = map.get(block, blocks);
+            let (location, run) = self.differences.map.get(volume, block, blocks)?;
             let end = ((block + run.min(blocks)) * BLOCK_BYTES).min(offset + into.len() as u64);
             let (part, rest) = into.split_at_mut(usize::try_from(end - offset).expect("within the buffer"));
             let skipped = offset % BLOCK_BYTES;
@@ -190,6 +161,35 @@ impl Layers {
             (offset, into) = (end, rest);
         }
         Ok(())
+    }
+}
+
+/// The moments of a thinned index that are nearest to a record.
+#[derive(Debug, Default)]
+struct KeptNearby {
+    before: Option<Lsn>,
+    after: Option<Lsn>,
+}
+
+impl KeptNearby {
+    fn push(&mut self, kept: Lsn, wanted: Lsn) {
+        if kept <= wanted {
+            self.before = Some(kept);
+        } else {
+            self.after = self.after.or(Some(kept));
+        }
+    }
+
+    /// Refuses a record after which no moment was kept.
+    fn check(&self, checkpoint: &Checkpoint, wanted: Lsn) -> Result<()> {
+        if self.before == Some(wanted) {
+            return Ok(());
+        }
+        let before = self.before.unwrap_or(Lsn(checkpoint.first().0 - 1));
+        let after = self.after.unwrap_or(checkpoint.last());
+        Err(Error::invalid(format!(
+            "the moment after record {wanted} was thinned out: the nearest ones that were kept are those after records {before} and {after}"
+        )))
     }
 }
 
@@ -214,9 +214,8 @@ impl HistorySink for Spooling<'_> {
         }
         let versions = self.waiting.chunks(usize::try_from(BLOCK_BYTES).expect("blocks are short"));
         for (block, version) in (entry.block..entry.block + entry.count).zip(versions) {
-            let map = differences.maps.get(usize::from(entry.volume));
             // A block that is in the file already keeps its location: the file has no more blocks than the volumes.
-            let location = match map.and_then(|map| map.get(block, 1).0) {
+            let location = match differences.map.get(usize::from(entry.volume), block, 1)?.0 {
                 Some(BlockLocation::Spooled(location)) => location,
                 _ => spool.blocks,
             };

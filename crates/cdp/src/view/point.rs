@@ -14,10 +14,10 @@ use crate::log::Log;
 use crate::nbd::export::{Context, Export, Fua, StatusExtents, ZeroOptions};
 use crate::nbd::wire::{Errno, allocation_flag, export_flag};
 use crate::stored::{IMAGE, Streams, VolumeSpec};
-use crate::view::interval::{BlockLocation, Layers};
+use crate::view::block_map::BlockLocation;
+use crate::view::interval::Layers;
 use crate::view::moment::{At, Moment};
 use crate::view::sources::{Next, Sources};
-use crate::view::spool::Spool;
 
 /// Parts of the memory that maps may take: one of 4.
 const MAPS_SHARE: usize = 4;
@@ -29,7 +29,7 @@ pub struct ViewOptions {
     pub scratch: Scratch,
     /// Driver of the reads.
     pub driver: Driver,
-    /// Memory: a quarter for maps from blocks to contents, the rest for reading.
+    /// Memory: a quarter for the map from blocks to contents, the rest for reading. A map that needs more goes to temporary files.
     pub memory_bytes: usize,
 }
 
@@ -55,8 +55,18 @@ impl PointInTime {
         at: &At,
         journal: Option<&Journal>,
     ) -> Result<Self> {
+        Self::open_within(store, options, group, at, (journal, options.memory_bytes / MAPS_SHARE))
+    }
+
+    /// Opens a group with a map that takes at most `map_bytes`.
+    pub(super) fn open_within(
+        store: &Store,
+        options: &ViewOptions,
+        group: (&str, Option<GroupId>),
+        at: &At,
+        (journal, map_bytes): (Option<&Journal>, usize),
+    ) -> Result<Self> {
         let sources = Sources::read(store, group, journal)?;
-        let map_bytes = options.memory_bytes / MAPS_SHARE;
         let mut streams = Streams::open(store, &options.scratch, &options.driver, options.memory_bytes - map_bytes)?;
         let moment = sources.resolve(&mut streams, at)?;
         let Some(checkpoint) = sources.checkpoints.at(moment.lsn) else {
@@ -81,8 +91,7 @@ impl PointInTime {
             volumes.push(VolumeSpec { name: name.clone(), size: image.len() });
             images.push(image);
         }
-        let spool = Spool::new(&options.scratch);
-        let mut layers = Layers::new(streams, images, spool, map_bytes);
+        let mut layers = Layers::new(streams, images, &options.scratch, map_bytes);
         layers.learn_gaps(checkpoint)?;
         advance(&mut layers, &sources, (store, &volumes), checkpoint.last(), moment.lsn)?;
         if let Some(gap) = layers.differences.gaps.open().next() {
@@ -128,9 +137,14 @@ impl PointInTime {
         *hasher.update(self.volumes[volume].name.as_bytes()).finalize().as_bytes()
     }
 
-    /// Returns the bytes of the maps from blocks to contents.
+    /// Returns how often the map from blocks to contents was larger than its memory: it is in temporary files then.
+    pub fn maps_spilled(&self) -> usize {
+        self.lock().differences.map.spilled()
+    }
+
+    /// Returns the memory of the map from blocks to contents.
     pub fn map_bytes(&self) -> usize {
-        self.lock().differences.bytes()
+        self.lock().differences.map.bytes()
     }
 
     /// Fills a buffer from an offset of a volume.
@@ -158,7 +172,7 @@ impl PointInTime {
         let mut layers = self.lock();
         let Layers { streams, images, differences, .. } = &mut *layers;
         let (block, blocks) = (offset / BLOCK_BYTES, (offset + max).div_ceil(BLOCK_BYTES) - offset / BLOCK_BYTES);
-        let (location, run) = differences.maps[volume].get(block, blocks);
+        let (location, run) = differences.map.get(volume, block, blocks)?;
         let run = ((block + run.min(blocks)) * BLOCK_BYTES - offset).min(max);
         match location {
             Some(location) => Ok((location == BlockLocation::Hole, run)),

@@ -67,17 +67,19 @@ impl Sources<'_> {
             if before.is_some_and(|before| time < before.nanoseconds()) {
                 continue;
             }
+            let is_continued = self.is_continued(at);
             read_index(streams, checkpoint, &mut |entry| {
                 // An index begins with gaps of earlier records, and their times.
                 let is_earlier =
                     entry.lsn == checkpoint.first() && matches!(entry.change, Change::Gap | Change::ResyncBegin);
-                if entry.time <= time && !is_earlier && (is_exact || entry.change == Change::Flush) {
+                let is_moment = !is_earlier && (is_continued || entry.lsn == checkpoint.last());
+                if entry.time <= time && is_moment && (is_exact || entry.change == Change::Flush) {
                     found = Some(moment(&entry));
                 }
                 Ok(())
             })?;
-            let is_initial = !checkpoint.has_history() && checkpoint.nanoseconds() <= time;
-            if found.is_none() && is_initial {
+            let is_image = !checkpoint.has_history() || is_exact && !is_continued;
+            if found.is_none() && is_image && checkpoint.nanoseconds() <= time {
                 found = Some(Moment { lsn: checkpoint.last(), time: Some(checkpoint.nanoseconds()) });
             }
             if let Some(found) = found {
@@ -99,13 +101,15 @@ impl Sources<'_> {
             Ok(())
         })?;
         let mut behind = flushes.len();
-        let mut intervals: Vec<&Checkpoint> = self.checkpoints.list.iter().collect();
+        let mut intervals: Vec<(usize, &Checkpoint)> = self.checkpoints.list.iter().enumerate().collect();
         while behind <= wanted {
-            let Some(checkpoint) = intervals.pop() else { break };
+            let Some((at, checkpoint)) = intervals.pop() else { break };
             let skipped = behind;
             flushes.clear();
+            let is_continued = self.is_continued(at);
             read_index(streams, checkpoint, &mut |entry| {
-                if entry.change == Change::Flush {
+                let is_moment = is_continued || entry.lsn == checkpoint.last();
+                if entry.change == Change::Flush && is_moment {
                     keep(&mut flushes, Some(moment(&entry)), wanted + 1 - skipped);
                     behind += 1;
                 }

@@ -54,6 +54,13 @@ impl<'a> Sources<'a> {
         self.checkpoints.newest().expect("the sources have a checkpoint")
     }
 
+    /// Returns true if the moments inside a checkpoint, given by its position, can be reached: those before it continue it.
+    pub(super) fn is_continued(&self, at: usize) -> bool {
+        let before = at.checked_sub(1).and_then(|before| self.checkpoints.list.get(before));
+        let checkpoint = self.checkpoints.list.get(at);
+        before.zip(checkpoint).is_some_and(|(before, checkpoint)| checkpoint.first().0 <= before.last().0 + 1)
+    }
+
     /// Returns what follows a record.
     pub(super) fn after(&self, lsn: Lsn) -> Next<'_> {
         let next = Lsn(lsn.0.saturating_add(1));

@@ -28,7 +28,7 @@ impl Spool {
     pub(super) fn write(&mut self, host: &dyn Host, location: u64, bytes: &[u8]) -> Result<()> {
         let file = match &self.file {
             Some(file) => Arc::clone(file),
-            None => Arc::clone(self.file.insert(create(&self.scratch, host)?)),
+            None => Arc::clone(self.file.insert(create_temporary(&self.scratch, host)?)),
         };
         file.write_at(location * BLOCK_BYTES, bytes)?;
         self.blocks = self.blocks.max(location + 1);
@@ -42,7 +42,8 @@ impl Spool {
     }
 }
 
-fn create(scratch: &Scratch, host: &dyn Host) -> Result<Arc<dyn DiskFile>> {
+/// Creates a temporary file without a name.
+pub(super) fn create_temporary(scratch: &Scratch, host: &dyn Host) -> Result<Arc<dyn DiskFile>> {
     let Some(disk) = &scratch.disk else {
         return Err(Error::invalid("records that are in no checkpoint need a directory for temporary files"));
     };

@@ -139,6 +139,20 @@ impl Group {
         disk.sync_dir(dir)
     }
 
+    /// Opens the journal of a group that nobody has open, to read what is in no checkpoint. The volumes are not needed, and stay as
+    /// they are.
+    ///
+    /// The caller excludes other processes.
+    pub fn open_journal(
+        disk: &Arc<dyn Disk>,
+        host: Arc<dyn Host>,
+        dir: &Path,
+        identity: JournalIdentity,
+        size: JournalSize,
+    ) -> Result<Journal> {
+        Journal::open(Arc::clone(disk), host, &dir.join(JOURNAL), identity, size).map(|(journal, _)| journal)
+    }
+
     /// Opens a group over its volumes, in the order of their numbers, and writes records again that they may lack.
     ///
     /// The caller excludes other processes.

@@ -44,9 +44,10 @@ pub(crate) enum CdpCommand {
         "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
     })]
     Checkpoint(GroupArgs),
-    /// List checkpoints, marks, flushes and gaps of a group in the repository
+    /// List checkpoints, marks, flushes and gaps of a group
     #[command(after_help = examples! {
-        "List the moments of a group": "onefold cdp history web";
+        "List the moments of a group in the repository": "onefold cdp history web";
+        "List its moments, also those that are only in its journal": "onefold cdp history /var/lib/onefold/web";
     })]
     History(HistoryArgs),
     /// Serve the volumes of a group as they were at a moment
@@ -58,8 +59,19 @@ pub(crate) enum CdpCommand {
     /// Write a volume as it was at a moment into a file or a block device
     #[command(after_help = examples! {
         "Bring a volume back to a mark": "onefold cdp restore web --at before-upgrade --target web.raw";
+        "Restore the last write that was answered, also after the server was killed":
+            "onefold cdp restore /var/lib/onefold/web --target web.raw";
+        "Bring the volumes themselves back, after the server was stopped":
+            "onefold cdp restore /var/lib/onefold/web --at before-upgrade --in-place";
     })]
     Restore(RestoreVolumeArgs),
+    /// Keep less of the past: thin the history of a group to one moment of each minute, hour or day
+    #[command(after_help = examples! {
+        "Show what rules would keep": "onefold cdp thin web --keep-writes 1h --keep-hours 7d --keep-days 90d --dry-run";
+        "Keep a mark for ever": "onefold cdp thin web --keep-writes 1d --keep-days 30d --pin before-upgrade";
+        "Thin by the rules of the group": "onefold cdp thin /var/lib/onefold/web";
+    })]
+    Thin(ThinArgs),
     /// Give the present moment a name
     #[command(after_help = examples! {
         "Name the moment before an upgrade": "onefold cdp mark /var/lib/onefold/web before-upgrade";
@@ -110,6 +122,52 @@ pub(crate) struct CreateArgs {
     pub(crate) when_behind: WhenBehindArg,
     #[command(flatten)]
     pub(crate) receiver: ReceiverArgs,
+    #[command(flatten)]
+    pub(crate) keep: KeepMomentsArgs,
+}
+
+/// Rules that keep moments.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Rules; a moment is kept if any rule keeps it. Ages count from the newest checkpoint")]
+pub(crate) struct KeepMomentsArgs {
+    /// Keep every write up to this age, for example 1h
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_writes: Option<String>,
+    /// Keep the last flush of each minute up to this age, for example 1d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_minutes: Option<String>,
+    /// Keep the last flush of each hour up to this age, for example 7d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_hours: Option<String>,
+    /// Keep the last flush of each day up to this age, for example 90d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_days: Option<String>,
+    /// Keep marks up to this age [default: the longest of the others]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) keep_marks: Option<String>,
+    /// Keep marks with this name for ever
+    #[arg(long, value_name = "MARK")]
+    pub(crate) pin: Vec<String>,
+    /// Keep checkpoints that have this tag as they are
+    #[arg(long, value_name = "TAG")]
+    pub(crate) keep_tag: Vec<String>,
+}
+
+/// Options of `cdp thin`.
+#[derive(Args, Debug)]
+pub(crate) struct ThinArgs {
+    /// Name of the group, or its directory, whose rules hold unless others are given. A text with a slash, or a directory with a file
+    /// group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) keep: KeepMomentsArgs,
+    /// Show what would be kept, but change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Count all checkpoints by their own times, also those that the repository received at another time
+    #[arg(long)]
+    pub(crate) trust_times: bool,
 }
 
 /// The machine that deduplicates and stores the history of a group.
@@ -224,8 +282,9 @@ pub(crate) struct CheckpointArgs {
 /// Options of `cdp history`.
 #[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
-    /// Name of the group
-    #[arg(value_name = "NAME")]
+    /// Name of the group, for the moments in the repository; or its directory, for those in its journal too. A text with a slash, or a
+    /// directory with a file group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
     pub(crate) name: String,
     /// List every flush, instead of one a minute
     #[arg(long)]
@@ -235,8 +294,9 @@ pub(crate) struct HistoryArgs {
 /// A moment.
 #[derive(Args, Debug)]
 pub(crate) struct MomentArgs {
-    /// Name of the group
-    #[arg(value_name = "NAME")]
+    /// Name of the group, for the moments in the repository; or its directory, for those in its journal too. A text with a slash, or a
+    /// directory with a file group.json, is a directory
+    #[arg(value_name = "NAME|GROUP")]
     pub(crate) name: String,
     /// The moment: a time (the last flush before it), a mark, lsn:N, flush~N for the N-th flush before the last, or latest
     #[arg(long, value_name = "MOMENT", default_value = "latest")]
@@ -268,8 +328,15 @@ pub(crate) struct RestoreVolumeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) volume: Option<String>,
     /// File or block device to write to. Bytes that are equal are not written; a file that does not exist is created
-    #[arg(long, value_name = "FILE")]
-    pub(crate) target: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "into_volumes")]
+    pub(crate) target: Option<PathBuf>,
+    /// Write to the volumes of the group themselves, all of them unless --volume names one. The group must not be served. The writes are
+    /// recorded, so that the restore can be undone
+    #[arg(long = "in-place", conflicts_with = "target")]
+    pub(crate) into_volumes: bool,
+    /// Name of the moment before a restore in place [default: before-restore- and the time]
+    #[arg(long, value_name = "NAME", requires = "into_volumes")]
+    pub(crate) mark: Option<String>,
 }
 
 /// Options of `cdp mark`.

@@ -52,7 +52,7 @@ impl LiveChunks {
     }
 
     /// Returns the live container of a chunk, if it is known.
-    fn live_container(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
+    pub(crate) fn live_container(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
         let Some(container) = *hint else { return Ok(None) };
         loop {
             if self.view.containers().find_near(container, &mut self.near).is_some() {

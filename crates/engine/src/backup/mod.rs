@@ -23,7 +23,7 @@ use crate::store::container_writer::WriterLimits;
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
-pub use reuse::{Proof, Reuse};
+pub use reuse::{ChunkFinder, Proof, Reuse};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
 pub use writer::{Writer, WriterOptions};
 

@@ -1,5 +1,7 @@
 //! Whether a snapshot that is written may refer to what its parent refers to.
 
+use std::sync::Arc;
+
 use crate::backup::live::LiveChunks;
 use crate::backup::writer::Writer;
 use crate::error::Result;
@@ -7,10 +9,11 @@ use crate::snapshot::CommitKind;
 use crate::store::MetadataReader;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
-use crate::store::manifests::UsedBytes;
+use crate::store::manifests::{ManifestBuilder, UsedBytes};
+use crate::store::recipe_cursor::HintedChunk;
 use crate::store::view::{View, ViewMemory};
 use crate::tree::Content;
-use crate::types::{Fingerprint, SessionId};
+use crate::types::{ChunkRef, Fingerprint, SessionId};
 
 /// How a writer makes sure that the chunks of a file are in containers that its snapshot may refer to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +35,31 @@ pub enum Reuse {
     Refused,
 }
 
+/// Finds single chunks of snapshots in the containers that a new snapshot may refer to, so that its manifest lists what it needs and no
+/// more. See [`Writer::chunk_finder`].
+#[derive(Debug)]
+pub struct ChunkFinder {
+    live: LiveChunks,
+    manifest: Arc<ManifestBuilder>,
+}
+
+impl ChunkFinder {
+    /// Returns a reference to a chunk, to which the snapshot may refer; `None` if it is in no container that may be referred to, as
+    /// far as its hint shows.
+    pub fn find(&mut self, chunk: &HintedChunk) -> Result<Option<ChunkRef>> {
+        let Some(container) = self.live.live_container(chunk)? else { return Ok(None) };
+        self.manifest.add(container, chunk.chunk.len);
+        Ok(Some(ChunkRef { chunk: chunk.chunk, container }))
+    }
+}
+
 impl Writer<'_> {
+    /// Returns a finder of single chunks. It looks for each in the container that its hint names, as [`Proof::EveryChunk`] does for a
+    /// whole file: a program that takes a part of a file over needs it for that part alone. Its answers hold for this session.
+    pub fn chunk_finder(&self) -> ChunkFinder {
+        ChunkFinder { live: LiveChunks::new(self.view()), manifest: Arc::clone(&self.manifest) }
+    }
+
     /// Finds a file of a parent snapshot, of which parts may then stand in the new one, unchanged or [patched](crate::recipe::patch()).
     /// `path` is the names of the directories that lead to it, and its own. From now on `reader` uses the containers that the
     /// session may refer to, and no others, until it [learns](MetadataReader::learn) others.

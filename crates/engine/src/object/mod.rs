@@ -10,6 +10,7 @@ pub(crate) mod sealed;
 pub mod slot;
 pub mod store;
 
+pub use bytes::ObjectBytes;
 pub use config::Config;
 pub use header::{HEADER_LEN, Header, ObjectType};
 pub use sealed::open_small;

@@ -1,16 +1,19 @@
 //! Checkpoints and views together: what a repository and a journal give back is what the volumes were.
 
+mod back;
 mod damage;
 mod faults;
 mod gaps;
+mod hooked;
 mod moments;
 mod reclaiming;
+mod thinning;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onefold_engine::backup::{Budget, Proof, WriterOptions};
+use onefold_engine::backup::{Budget, WriterOptions};
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::compress::Compression;
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -151,15 +154,18 @@ impl World {
             Group::open(&disk, Arc::clone(&self.host), Path::new(DIR), identity, self.origins()?, options)?;
         let group = Arc::new(group);
         let volumes = [0, 1].map(|number| ProtectedVolume::new(Arc::clone(&group), number));
+        let checkpointer = self.checkpointer(&store, limits)?;
+        Ok(Opened { store, group, volumes, checkpointer })
+    }
+
+    fn checkpointer(&self, store: &Store, limits: CheckpointLimits) -> Result<Checkpointer> {
         let options = CheckpointOptions {
             limits,
             scratch: self.scratch(),
             memory_bytes: 8 << 20,
-            proof: Proof::Rule,
             program: "onefold test".into(),
         };
-        let checkpointer = Checkpointer::open(&store, spec(), options, &Driver::inline(5))?;
-        Ok(Opened { store, group, volumes, checkpointer })
+        Checkpointer::open(store, spec(), options, &Driver::inline(5))
     }
 
     fn write<T>(&self, work: impl FnOnce(&WriteRequest<'_>) -> Result<T>) -> Result<T> {

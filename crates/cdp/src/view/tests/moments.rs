@@ -206,7 +206,7 @@ fn a_view_stays_readable_after_its_records_were_released() {
 }
 
 #[test]
-fn maps_that_need_more_memory_than_they_may_take_are_refused() {
+fn maps_that_need_more_memory_than_they_may_take_go_to_temporary_files() {
     let mut random = SplitMix64::new(11);
     let (world, bytes) = World::new(11);
     let mut model = Model::new(bytes);
@@ -216,12 +216,17 @@ fn maps_that_need_more_memory_than_they_may_take_are_refused() {
     }
     let at = At::Lsn(Lsn(model.last().0 - 1));
     for _ in 0..2 {
-        let options = ViewOptions { memory_bytes: 4 << 10, ..world.options() };
         let journal = Some(opened.group.journal());
-        let refused = PointInTime::open(&opened.store, &options, (GROUP, None), &at, journal).unwrap_err();
-        assert!(refused.to_string().contains("memory"), "{refused}");
         let point = world.point(&opened.store, &at, journal).unwrap();
-        assert!(1 << 10 < point.map_bytes() && point.map_bytes() <= 4 << 20);
+        assert!(1 << 10 < point.map_bytes() && point.map_bytes() <= 4 << 20 && point.maps_spilled() == 0);
+        let bytes = point.map_bytes();
+        let (group, options) = ((GROUP, None), world.options());
+        let spilled =
+            PointInTime::open_within(&opened.store, &options, group, &at, (journal, 2 * bytes - 512)).unwrap();
+        assert!(0 < spilled.maps_spilled() && spilled.map_bytes() < 2 * bytes, "{bytes}");
+        let refused = PointInTime::open_within(&opened.store, &options, group, &at, (journal, 1 << 10)).unwrap_err();
+        assert!(refused.to_string().contains("make a checkpoint"), "{refused}");
+        assert!(read_all(&spilled) == read_all(&point) && read_all(&point) == model.states[model.states.len() - 2]);
         world.checkpoint_all(&mut opened).unwrap();
     }
 }

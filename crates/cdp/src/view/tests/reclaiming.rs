@@ -9,10 +9,15 @@ use onefold_engine::forget::Forgetting;
 use onefold_engine::snapshot::ForgetBody;
 use onefold_engine::testing::sim::Fault;
 
+use super::hooked::Hooked;
 use super::*;
 use crate::stored::Checkpoints;
 
-fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
+pub(super) fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
+    prune_with(world, store, false)
+}
+
+pub(super) fn prune_with(world: &World, store: &Store, quick: bool) -> Result<PruneReport> {
     let request = PruneRequest {
         options: PruneOptions {
             max_unused: MaxUnused::Bytes(0),
@@ -20,7 +25,7 @@ fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
             repack_small: false,
             container_bytes: store.config.container_bytes,
         },
-        quick: false,
+        quick,
         fence_after: Duration::ZERO,
         wait: Duration::ZERO,
         keep_deleted: Duration::ZERO,
@@ -205,4 +210,64 @@ fn initial_images_are_stored_again_after_a_fence() {
     assert_eq!(checkpoints.list.iter().map(|checkpoint| checkpoint.snapshot).collect::<Vec<_>>(), [made]);
     assert!(read_all(&world.point(&opened.store, &At::Latest, None).unwrap()) == bytes);
     world.assert_clean(&opened.store);
+}
+
+/// A world with checkpoints of which one is forgotten, and records that are in none.
+fn pending(seed: u64) -> (World, Model) {
+    let (world, mut model, _) = forgotten(seed);
+    let opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    let mut random = SplitMix64::new(seed + 1);
+    for _ in 0..10 {
+        model.step(&opened, &mut random).unwrap();
+    }
+    opened.group.sync().unwrap();
+    (world, model)
+}
+
+#[test]
+fn a_checkpoint_that_a_prune_fences_at_any_call_is_made_again_or_waits_and_loses_nothing() {
+    let (world, model) = pending(41);
+    // Returns the calls, and the sessions that were fenced.
+    let run = |call: Option<u64>| {
+        let world = World::on(world.disk.fork(), 41);
+        let opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+        let hooked = Hooked::new(world.objects());
+        let objects: Arc<dyn ObjectStore> = Arc::clone(&hooked) as _;
+        let store = open(&objects, &world.host, Unlock::Password(PASSWORD)).unwrap();
+        let mut checkpointer = world.checkpointer(&store, CheckpointLimits::DEFAULT).unwrap();
+        let before = hooked.calls();
+        let fenced = Arc::new(Mutex::new(0));
+        if let Some(call) = call {
+            let (world, store, fenced) = (world.clone(), opened.store.clone(), Arc::clone(&fenced));
+            hooked.before(call, move || *fenced.lock().unwrap() += prune_all(&world, &store).unwrap().fenced.len());
+        }
+        let group = &opened.group;
+        let outcome = world.write(|request| checkpointer.checkpoint(group.journal(), group.synced(), request));
+        let is_made = match outcome.unwrap() {
+            CheckpointOutcome::Made(_) => true,
+            CheckpointOutcome::PruneInProgress => {
+                prune_all(&world, &store).unwrap();
+                world.write(|request| checkpointer.checkpoint(group.journal(), group.synced(), request)).unwrap();
+                false
+            }
+            CheckpointOutcome::NothingNew => panic!("there are records"),
+        };
+        let calls = hooked.calls() - before;
+        prune_all(&world, &store).unwrap();
+        for lsn in [0, model.last().0 - 3, model.last().0] {
+            let point = world.point(&store, &At::Lsn(Lsn(lsn)), None).unwrap();
+            assert!(read_all(&point) == model.states[usize::try_from(lsn).unwrap()], "{call:?}: after record {lsn}");
+        }
+        world.assert_clean(&store);
+        let fenced = *fenced.lock().unwrap();
+        (calls, fenced, is_made)
+    };
+    let (calls, ..) = run(None);
+    let (mut fenced, mut waited) = (0, 0);
+    for call in 1..=calls {
+        let (_, of_call, is_made) = run(Some(call));
+        fenced += of_call;
+        waited += usize::from(!is_made);
+    }
+    assert!(5 < fenced, "{fenced} of {calls} fenced a session, {waited} waited");
 }

@@ -8,39 +8,34 @@ use anyhow::{Context, Result, anyhow};
 use onefold_cdp::checkpoint::{
     CheckpointOptions, CheckpointOutcome, CheckpointPolicy, Checkpointer, JournalLoad, MadeCheckpoint,
 };
-use onefold_cdp::history::CheckpointLimits;
-use onefold_cdp::journal::{Journal, Lsn};
+use onefold_cdp::journal::{GroupId, Journal, Lsn};
 use onefold_cdp::link::Reception;
 use onefold_cdp::nbd::export::Export;
+use onefold_cdp::retention::{Carried, KeepMoments, Thinner};
 use onefold_cdp::stored::GroupSpec;
 use onefold_cdp::volume::Group;
-use onefold_engine::backup::{Budget, Monitor, Proof, Silent, WriterOptions};
-use onefold_engine::identify::IndexOptions;
+use onefold_engine::forget::Trust;
 use onefold_engine::io::Host as _;
 use onefold_engine::io::os::OsHost;
-use onefold_engine::io::os_identity::host_name;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::WriteRequest;
 use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
-use crate::args::backup::IndexServerArgs;
+use crate::commands::cdp::writing::{Thins, Writing};
 use crate::commands::version::PROGRAM;
-use crate::index_server::index_options;
 use crate::open::OpenedCache;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::text;
-use crate::trust;
 
 /// How often the thread looks whether a checkpoint is due.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long it waits after a checkpoint that failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
-/// Shares of the memory budget that reading the repository and the history take: one part in so many. The index and the queues of a
-/// backup have the rest.
-const READING_SHARE: usize = 8;
-const HISTORY_SHARE: usize = 8;
+/// How often history is thinned while a group is served, and for how long at a time: checkpoints must not wait for long.
+const THINNING_INTERVAL: Duration = Duration::from_hours(1);
+const THINNING_SLICE: Duration = Duration::from_secs(20);
 
 /// A journal whose records become checkpoints.
 pub(super) trait Recorded: Sync {
@@ -86,14 +81,19 @@ impl Recorded for Reception {
 
 /// Makes checkpoints of a group.
 pub(super) struct Checkpoints<'a> {
-    store: &'a Store,
-    cache: &'a OpenedCache,
-    settings: &'a Settings,
-    index: IndexOptions,
+    writing: Writing<'a>,
     checkpointer: Checkpointer,
-    hostname: String,
     /// The last record of the newest checkpoint, once it is known.
     covered: Option<Lsn>,
+    thinning: Option<Thinning>,
+}
+
+/// Rules that are applied now and then.
+struct Thinning {
+    rules: KeepMoments,
+    thinner: Thinner,
+    /// Monotonic time of the next run.
+    next: Duration,
 }
 
 impl<'a> Checkpoints<'a> {
@@ -102,20 +102,24 @@ impl<'a> Checkpoints<'a> {
         store: &'a Store,
         cache: &'a OpenedCache,
         spec: GroupSpec,
+        thins: Thins,
     ) -> Result<Self> {
-        let preset = cache.cache.index_preset();
-        let server = IndexServerArgs::default();
-        let index =
-            index_options(settings, (preset, budget(settings).index_bytes), &server, store.config.repository, cache)?;
+        let writing = Writing::new(settings, store, cache, thins)?;
         let options = CheckpointOptions {
-            limits: CheckpointLimits::within(settings.memory_bytes / HISTORY_SHARE),
+            limits: writing.limits(),
             scratch: cache.scratch(),
-            memory_bytes: settings.memory_bytes / READING_SHARE,
-            proof: Proof::Rule,
+            memory_bytes: writing.reading_bytes(),
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
-        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name(), covered: None })
+        Ok(Self { writing, checkpointer, covered: None, thinning: None })
+    }
+
+    /// Thins the history by rules from now on, at once and then every hour.
+    pub(super) fn keep(&mut self, rules: KeepMoments, group: (&str, GroupId)) -> Result<()> {
+        let thinner = self.writing.thinner((group.0, Some(group.1)), Trust::Compare)?;
+        self.thinning = Some(Thinning { rules, thinner, next: Duration::ZERO });
+        Ok(())
     }
 
     /// Returns the last record of the newest checkpoint; `None` before the first.
@@ -127,21 +131,7 @@ impl<'a> Checkpoints<'a> {
         &mut self,
         work: impl FnOnce(&mut Checkpointer, &WriteRequest<'_>) -> onefold_engine::Result<T>,
     ) -> Result<T> {
-        let request = WriteRequest {
-            cache: &self.cache.cache,
-            index: self.index.clone(),
-            preset: self.cache.cache.index_preset(),
-            hostname: &self.hostname,
-            options: WriterOptions {
-                compression: self.settings.compression,
-                budget: budget(self.settings),
-                scratch: self.cache.scratch(),
-            },
-            driver: Driver::threads(self.settings.threads),
-            monitor: Arc::new(Silent) as Arc<dyn Monitor>,
-            heads: trust::heads(self.settings, self.store.config.repository),
-        };
-        Ok(work(&mut self.checkpointer, &request)?)
+        Ok(work(&mut self.checkpointer, &self.writing.request())?)
     }
 
     /// Stores the volumes for the first time. Nobody may write to them meanwhile.
@@ -175,7 +165,7 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints until the journal has no record that is in none.
-    fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
+    pub(super) fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
         loop {
             let synced = group.sync()?;
@@ -199,6 +189,37 @@ impl<'a> Checkpoints<'a> {
                 }
                 CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
             }
+        }
+    }
+
+    /// Thins the history if that is due. What fails is tried again an hour later.
+    fn thin_if_due(&mut self, now: Duration, output: &Output) {
+        let Self { writing, thinning: Some(thinning), .. } = self else { return };
+        if now < thinning.next {
+            return;
+        }
+        thinning.next = now + THINNING_INTERVAL;
+        let Thinning { rules, thinner, next } = thinning;
+        let host = OsHost::new();
+        let mut stops = || now + THINNING_SLICE < host.monotonic();
+        let carried = thinner
+            .plan(rules, &text::utc_offset)
+            .and_then(|plan| thinner.carry_out(&plan, &writing.request(), &writing.forget_note(), &mut stops));
+        match carried {
+            // The rest follows when no checkpoint is due.
+            Ok(Carried { is_stopped: true, .. }) => *next = now,
+            Ok(Carried { is_prune_in_progress: true, .. }) => {
+                output.warn("the history was thinned in part only: a prune is at work; the next hour tries again");
+            }
+            Ok(Carried { thinned, forgotten, .. }) if thinned.is_empty() && forgotten.is_empty() => {}
+            Ok(Carried { thinned, forgotten, .. }) => {
+                let (thinned, forgotten) = (thinned.len() as u64, forgotten.len());
+                let thinned = text::count(thinned, "checkpoint");
+                output.note(&format!(
+                    "thinned the history of {thinned}, and forgot {forgotten}; a prune gives the space back"
+                ));
+            }
+            Err(error) => output.warn(&format!("the history was not thinned; the next hour tries again: {error}")),
         }
     }
 
@@ -235,6 +256,7 @@ impl<'a> Checkpoints<'a> {
                     };
                     let is_full_for_nothing = load.records == 0 && load.bytes_max / 2 <= load.bytes;
                     if policy.due(&load).is_none() && !is_full_for_nothing {
+                        self.thin_if_due(host.monotonic(), output);
                         continue;
                     }
                     pause = PAUSE;
@@ -254,12 +276,6 @@ impl<'a> Checkpoints<'a> {
             }
         }
     }
-}
-
-/// Returns the division of what the history and reading leave of the memory budget.
-fn budget(settings: &Settings) -> Budget {
-    let taken = settings.memory_bytes / READING_SHARE + settings.memory_bytes / HISTORY_SHARE;
-    Budget::of((settings.memory_bytes - taken).max(Budget::BYTES_MIN), settings.threads)
 }
 
 fn describe(made: &MadeCheckpoint) -> Value {

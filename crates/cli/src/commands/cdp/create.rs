@@ -17,6 +17,7 @@ use onefold_engine::types::RepositoryId;
 
 use crate::args::cdp::{CreateArgs, DurabilityArg, ReceiverArgs, WhenBehindArg, WireCompressionArg};
 use crate::commands::cdp::group_file::{DurabilityName, GroupFile, ReceiverFile, VolumeFile, WhenBehindName};
+use crate::commands::cdp::keep::KeepFile;
 use crate::commands::cdp::sending;
 use crate::files;
 use crate::open::open;
@@ -54,8 +55,10 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
             WhenBehindArg::Bitmap => WhenBehindName::Bitmap,
         },
         receiver,
+        keep: KeepFile::of(&args.keep),
         ..GroupFile::new(random()?, name, repository, volumes, size)
     };
+    group.keep.as_ref().map(KeepFile::rules).transpose()?;
     let disk = new_directory(&directory, settings)?;
     let sizes: Vec<u64> = group.volumes.iter().map(|volume| volume.size).collect();
     if group.receiver.is_some() {

@@ -11,6 +11,8 @@ use onefold_engine::io::{Access, Disk, DiskFile};
 use onefold_engine::store::Store;
 use serde::{Deserialize, Serialize};
 
+use crate::commands::cdp::keep::KeepFile;
+
 /// Its name, and that of the file that is locked while the group is in use.
 pub(super) const FILE: &str = "group.json";
 const LOCK: &str = "lock";
@@ -75,6 +77,9 @@ pub(super) struct GroupFile {
     pub(super) segments_max: u32,
     pub(super) durability: DurabilityName,
     pub(super) when_behind: WhenBehindName,
+    /// Rules by which the history is thinned while the group is served; none: it is not thinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keep: Option<KeepFile>,
     /// The machine that the records are sent to, instead of a repository on this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) receiver: Option<ReceiverFile>,
@@ -202,6 +207,7 @@ impl GroupFile {
             when_behind: WhenBehindName::Block,
             receiver: None,
             received: false,
+            keep: None,
         }
     }
 }

@@ -1,10 +1,13 @@
 //! `cdp`: continuous protection of volumes.
 
+mod bring_back;
 mod checkpoints;
 mod control;
 mod create;
 mod group_file;
+mod keep;
 mod maintenance;
+mod named;
 mod opening;
 mod receive;
 mod scan;
@@ -12,7 +15,9 @@ mod sending;
 mod serve;
 mod sockets;
 mod stored;
+mod thin;
 mod volume_server;
+mod writing;
 
 use std::sync::Arc;
 
@@ -35,8 +40,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
         CdpCommand::Export(args) => stored::export(settings, output, args),
+        CdpCommand::Restore(args) if args.into_volumes => bring_back::run(settings, output, args),
         CdpCommand::Restore(args) => stored::restore(settings, output, args),
         CdpCommand::Mark(args) => mark(settings, output, args),
+        CdpCommand::Thin(args) => thin::run(settings, output, args),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::commands::cdp::checkpoints::{self, Asked, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::create;
 use crate::commands::cdp::group_file::{self, GroupFile, VolumeFile};
+use crate::commands::cdp::writing::Thins;
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -311,7 +312,9 @@ impl Making<'_> {
 
     /// Stores the initial images if there are none: the volumes are holes until their first records come.
     fn begin(&self, reception: &Reception) -> Result<Checkpoints<'_>> {
-        let mut checkpoints = Checkpoints::open(self.settings, self.store, self.cache, reception.spec().clone())?;
+        // `cdp thin` thins the history of a received group.
+        let spec = reception.spec().clone();
+        let mut checkpoints = Checkpoints::open(self.settings, self.store, self.cache, spec, Thins::No)?;
         if checkpoints.last()?.is_none() {
             checkpoints.initial_empty()?;
         }

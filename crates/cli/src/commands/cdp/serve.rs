@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use onefold_cdp::journal::Lsn;
+use onefold_cdp::journal::{GroupId, Lsn};
 use onefold_cdp::view::ViewOptions;
 use onefold_cdp::volume::Group;
 use onefold_engine::io::Disk;
@@ -18,6 +18,7 @@ use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
 use crate::commands::cdp::volume_server::{start_server, status};
+use crate::commands::cdp::writing::Thins;
 use crate::commands::cdp::{maintenance, scan, sending, sockets};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -38,7 +39,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let _lock = group_file::lock(&*disk, &directory)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let mut checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?)?;
+    let thins = if file.keep.is_some() { Thins::Yes } else { Thins::No };
+    let mut checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, thins)?;
+    if let Some(keep) = &file.keep {
+        checkpoints.keep(keep.rules().context("group.json")?, (&file.name, GroupId(file.id()?)))?;
+    }
     let log = super::log(output);
     let options = ViewOptions {
         scratch: cache.scratch(),

@@ -1,4 +1,4 @@
-//! `cdp history`, `cdp export` and `cdp restore`: what the repository knows of a group.
+//! `cdp history`, `cdp export` and `cdp restore`: what the repository, and the journal on this host, know of a group.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use onefold_engine::types::Timestamp;
 use serde_json::{Value, json};
 
 use crate::args::cdp::{ExportArgs, HistoryArgs, MomentArgs, RestoreVolumeArgs};
+use crate::commands::cdp::named::{self, NamedGroup};
 use crate::commands::cdp::sockets;
 use crate::files::{self, VolumeTarget};
 use crate::interrupt::Interrupt;
@@ -53,12 +54,24 @@ impl Repository {
         Ok(Self { opened, options, _cache: cache })
     }
 
-    fn moment(&self, args: &MomentArgs) -> Result<PointInTime> {
-        let at = match text::parse_time(&args.at) {
-            Ok(time) => At::Time(nanoseconds(time), if args.exact { TimeRule::Exact } else { TimeRule::LastFlush }),
-            Err(_) => At::parse(&args.at),
-        };
-        Ok(PointInTime::open(&self.opened.store, &self.options, (&args.name, None), &at, None)?)
+    /// Finds a group.
+    fn group(&self, settings: &Settings, text: &str) -> Result<NamedGroup> {
+        NamedGroup::find(settings, &self.opened.store, text)
+    }
+
+    /// Opens a group at a moment. Nobody needs the group afterwards.
+    fn moment(&self, settings: &Settings, args: &MomentArgs) -> Result<PointInTime> {
+        let group = self.group(settings, &args.name)?;
+        let at = moment_at(args);
+        Ok(PointInTime::open(&self.opened.store, &self.options, group.key(), &at, group.journal())?)
+    }
+}
+
+/// Returns the moment that options name.
+pub(super) fn moment_at(args: &MomentArgs) -> At {
+    match text::parse_time(&args.at) {
+        Ok(time) => At::Time(nanoseconds(time), if args.exact { TimeRule::Exact } else { TimeRule::LastFlush }),
+        Err(_) => At::parse(&args.at),
     }
 }
 
@@ -67,7 +80,7 @@ fn nanoseconds(time: Timestamp) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(time.nanoseconds.into())
 }
 
-fn timestamp(nanoseconds: u64) -> Timestamp {
+pub(super) fn timestamp(nanoseconds: u64) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
         nanoseconds: u32::try_from(nanoseconds % 1_000_000_000).expect("below a second"),
@@ -79,7 +92,9 @@ pub(super) fn list(settings: &Settings, output: &Output, args: &HistoryArgs) -> 
     let repository = Repository::open(settings, output)?;
     let flushes = if args.all_flushes { FlushDetail::All } else { FlushDetail::PerMinute };
     let request = HistoryRequest { flushes, since: Lsn(0) };
-    let listing = history(&repository.opened.store, &repository.options, (&args.name, None), request, None)?;
+    let group = repository.group(settings, &args.name)?;
+    let listing = history(&repository.opened.store, &repository.options, group.key(), request, group.journal())?;
+    drop(group);
     if settings.json {
         return Ok(output.message(&listing_json(&listing))?);
     }
@@ -140,7 +155,7 @@ fn listing_json(listing: &HistoryListing) -> Value {
 pub(super) fn export(settings: &Settings, output: &Arc<Output>, args: &ExportArgs) -> Result<()> {
     let repository = Repository::open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let view = Arc::new(repository.moment(&args.moment)?);
+    let view = Arc::new(repository.moment(settings, &args.moment)?);
     let log = super::log(output);
     let overlay = args.overlay.as_ref().map(|directory| overlay_directory(directory, settings)).transpose()?;
     let mut exports = Vec::with_capacity(view.volumes().len());
@@ -183,7 +198,10 @@ fn open_overlay(disk: &OsDisk, name: &str, base: Arc<dyn Export>, identity: &[u8
 pub(super) fn restore(settings: &Settings, output: &Output, args: &RestoreVolumeArgs) -> Result<()> {
     let repository = Repository::open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let view = repository.moment(&args.moment)?;
+    if let Some(target) = &args.target {
+        named::refuse_volume(settings, &args.moment.name, target)?;
+    }
+    let view = repository.moment(settings, &args.moment)?;
     let number = if let Some(name) = &args.volume {
         view.number_of(name).with_context(|| format!("the group has no volume {name}"))?
     } else {
@@ -192,7 +210,7 @@ pub(super) fn restore(settings: &Settings, output: &Output, args: &RestoreVolume
         0
     };
     let size = view.volumes()[number].size;
-    let target = &args.target;
+    let target = args.target.as_ref().context("--target: a file or a block device, or --in-place")?;
     let context = || target.display().to_string();
     let file = VolumeTarget::open(target, size).with_context(context)?;
     let written = write_differences(&view, number, size, &file, &interrupt).with_context(context)?;
