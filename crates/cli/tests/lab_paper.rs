@@ -314,6 +314,102 @@ fn an_experiment_says_what_the_paper_states_and_what_is_found() {
     assert!(dimensions.stdout().lines().count() > 20, "{}", dimensions.stdout());
 }
 
+/// Returns the verdicts of the claims of findings, by what they are about.
+fn verdicts(found: &Value) -> Vec<(&str, &str)> {
+    let claims = found["claims"].as_array().unwrap().iter();
+    claims.map(|claim| (claim["what"].as_str().unwrap(), claim["verdict"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn hashes_and_ciphers_run_with_and_without_instructions_in_processes_of_their_own() {
+    let fixture = Fixture::without_repository(None);
+    let found = fixture.run(["lab", "paper", "dedupcdp-figure-7", "--quick", "--json"]).code(0).json();
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    // On other processors only one code can be measured, and nothing can be shown.
+    let is_x86_64 = cfg!(target_arch = "x86_64");
+    let columns = found["tables"][0]["columns"].as_array().unwrap();
+    assert_eq!(columns.contains(&json!("baseline, MB/s")), is_x86_64, "{columns:?}");
+    assert!(rows.iter().all(|row| row[2].as_f64().is_some_and(|rate| 1.0 < rate)), "{rows:?}");
+    #[cfg(target_arch = "x86_64")]
+    {
+        assert!(found["notes"].to_string().contains("baseline has the mask ~0x1258120200000000:~0xffffffffffffffff"));
+        let cannot = verdicts(&found).iter().filter(|(_, verdict)| *verdict == "cannot-be-shown").count();
+        assert_eq!(cannot, if std::is_x86_feature_detected!("sha") { 0 } else { 3 });
+        if std::is_x86_feature_detected!("aes") {
+            let found = fixture.run(["lab", "paper", "dedupcdp-figure-8", "--quick", "--json"]).code(0).json();
+            // Code without instructions takes several times as long, so that a mask without effect is noticed.
+            let rows = found["tables"][0]["rows"].as_array().unwrap();
+            assert!(rows.iter().all(|row| row[6].as_f64().is_some_and(|times| 1.5 < times)), "{rows:?}");
+        }
+    }
+}
+
+#[test]
+fn compressors_and_dumps_are_those_of_the_inputs() {
+    let fixture = Fixture::without_repository(None);
+    let run = ["lab", "paper", "dedupcdp-figure-9", "dedupcdp-figure-10", "dedupcdp-figure-11", "dedupcdp-figure-12"];
+    let text = || run.into_iter().chain(["--quick"]);
+    let run = || text().chain(["--json"]);
+    let without = fixture.run(run()).code(0);
+    for line in without.stdout().lines() {
+        let found: Value = serde_json::from_str(line).unwrap();
+        assert!(verdicts(&found).iter().all(|(_, verdict)| *verdict == "cannot-be-shown"), "{line}");
+    }
+    assert_eq!(without.stdout().lines().count(), 4);
+    for (name, first) in [("1", 0_u32), ("2", 100_000), ("3", 0)] {
+        fixture.write(
+            &format!("dumps/{name}"),
+            &(first..first + 300_000)
+                .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
+                .collect::<Vec<_>>(),
+        );
+    }
+    fixture.write("log", b"a line of a log, and another one\n".repeat(1000).as_slice());
+    let inputs = ["--input", "dumps=source/dumps", "--input", "common=source", "--input", "dup=source/log"];
+    let found: Vec<Value> = fixture
+        .run(run().chain(inputs))
+        .code(0)
+        .stdout()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    // LZJB takes more for a log than for noise.
+    assert!(found[0]["notes"].to_string().contains("dup: 1 files, 33000 bytes"), "{}", found[0]["notes"]);
+    let words: BTreeSet<_> = found[..2].iter().flat_map(verdicts).map(|(_, verdict)| verdict.to_owned()).collect();
+    assert!(words.iter().all(|verdict| ["holds", "does-not-hold"].contains(&&**verdict)), "{words:?}");
+    let sizes = found[2]["tables"][0]["rows"].as_array().unwrap();
+    // Numbers in a row: the second dump has two thirds of the first, at another offset, so its blocks are new; the third one is the first.
+    let new: Vec<_> = sizes.iter().map(|row| row[3].as_f64().unwrap()).collect();
+    assert!((new[0] - 100.0).abs() < 1e-9 && new[2] == 0.0, "{new:?}");
+    let rates = found[3]["tables"][1]["rows"].as_array().unwrap();
+    assert_eq!(rates.len(), if cfg!(target_arch = "x86_64") { 12 } else { 4 });
+    assert!(found[3]["claims"].to_string().contains("at least 5 dumps"), "{}", found[3]["claims"]);
+    assert_eq!(fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "nothing is left of the runs");
+    for (input, sentence) in [
+        ("dumbs=source", "there is no input \"dumbs\"; did you mean \"dumps\"?"),
+        ("dumps", "--input dumps: NAME=PATH"),
+        ("dumps=nothing", "--input dumps=nothing: No such file"),
+    ] {
+        let refused = fixture.run(text().chain(["--input", input])).code(1);
+        assert!(refused.stderr().contains(sentence), "{input}: {}", refused.stderr());
+    }
+}
+
+#[test]
+fn the_energy_of_hashing_is_readable_or_said_not_to_be() {
+    let fixture = Fixture::without_repository(None);
+    let found = fixture.run(["lab", "paper", "dedupcdp-table-1", "--quick", "--json"]).code(0).json();
+    let joules = &found["tables"][0]["rows"][0][3];
+    assert!(joules.is_number() || *joules == json!("not readable"), "{joules}");
+    assert_eq!(found["tables"][0]["rows"].as_array().unwrap().last().unwrap()[2], json!(26.547));
+    let readable = verdicts(&found)
+        .iter()
+        .filter(|(what, verdict)| what.starts_with("power at rest") && *verdict != "cannot-be-shown")
+        .count();
+    assert_eq!(readable, usize::from(joules.is_number()));
+}
+
 #[test]
 fn a_run_stays_within_the_memory_of_its_point() {
     let fixture = Fixture::without_repository(None);

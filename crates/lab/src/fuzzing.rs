@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: every decoder of a trace, as a function of bytes.
+//! Entry points for fuzzing: every decoder of a trace, and that of LZJB, as a function of bytes.
 //!
 //! The fuzz targets in `fuzz/` and the test that replays their corpus call the same functions, as they do with
 //! `onefold_engine::testing::fuzzing`, the decoders of repositories. Each returns for any input, without a panic and in
@@ -8,6 +8,7 @@
 use anyhow::Result;
 use onefold_engine::codec::len_u32;
 
+use crate::coprocessor::lzjb;
 use crate::trace::block::{BlockHeader, BlockKind, PLAIN_LEN_MAX, decode_events, encode_header};
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
@@ -29,6 +30,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("trace_destor", trace_destor),
     ("trace_raw", trace_raw),
     ("trace_csv", trace_csv),
+    ("lzjb", lzjb),
 ];
 
 /// Runs a target by name; false if there is none.
@@ -96,6 +98,21 @@ fn trace_raw(bytes: &[u8]) {
 /// Lines.
 fn trace_csv(bytes: &[u8]) {
     follow(bytes.len(), || Ok(CsvTrace::new(bytes, b"csv", u32::MAX)));
+}
+
+/// A length of two bytes, and a stream of LZJB. All bytes are also compressed, and come back.
+fn lzjb(bytes: &[u8]) {
+    let mut plain = Vec::new();
+    if let Some((len, stream)) = bytes.split_first_chunk::<2>() {
+        let len = u16::from_le_bytes(*len).into();
+        let is_whole = lzjb::decompress(stream, len, &mut plain).is_ok();
+        assert!(plain.len() <= len && (!is_whole || plain.len() == len), "no more than asked for");
+    }
+    let (mut stream, mut again) = (Vec::new(), Vec::new());
+    lzjb::compress(bytes, &mut stream);
+    assert!(stream.len() <= bytes.len() + bytes.len().div_ceil(8), "a byte for eight at most");
+    lzjb::decompress(&stream, bytes.len(), &mut again).expect("what was compressed can be decompressed");
+    assert_eq!(again, bytes, "bytes come back");
 }
 
 /// Reads a trace of so many bytes to its end or to what is wrong with it, twice: once to write it, once to compare.

@@ -16,6 +16,7 @@ pub mod adversarial;
 pub mod advise;
 pub mod bench;
 pub mod chunkers;
+pub mod coprocessor;
 mod counts;
 pub mod device;
 pub mod experiment;

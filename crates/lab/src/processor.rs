@@ -12,6 +12,11 @@ pub(crate) fn processor_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
+/// Returns the processor time that the calling thread has taken since a moment.
+pub(crate) fn processor_time_since(start: Duration) -> Duration {
+    processor_time().saturating_sub(start)
+}
+
 /// Returns for how long the calling thread was ready to run and had no processor, so far; none where the kernel does not tell.
 pub(crate) fn waiting_time() -> Duration {
     // Time on a processor, time waiting for one, turns: nanoseconds, by spaces.

@@ -47,6 +47,11 @@ pub trait Source {
     fn session(&self) -> u32 {
         0
     }
+
+    /// Learns whether the chunk of this number is unique; those of all sessions are numbered from 0 on.
+    fn resolved(&mut self, _sequence: Sequence, _is_unique: bool) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Chunks of a stream that is made up and has no end, all of one length.
@@ -298,7 +303,7 @@ impl<I: Identifier> Replay<I> {
             for part in batch.chunks(SUBMITTED_CHUNKS) {
                 let start = self.clock.monotonic();
                 self.identifier.submit(part, &mut resolved)?;
-                let taken = self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved)?;
+                let taken = self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved, source)?;
                 outcome.time += taken;
                 outcome.longest = outcome.longest.max(taken);
             }
@@ -306,7 +311,7 @@ impl<I: Identifier> Replay<I> {
         if drains {
             let start = self.clock.monotonic();
             self.identifier.drain(&mut resolved)?;
-            outcome.time += self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved)?;
+            outcome.time += self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved, source)?;
             ensure!(self.due.count() == 0, "{} chunks have no verdict", self.due.count());
         }
         outcome.counters = self.identifier.counters().since(&before);
@@ -314,11 +319,12 @@ impl<I: Identifier> Replay<I> {
     }
 
     /// Compares verdicts with the truth, and records unique chunks; returns the time of recording.
-    fn resolve(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
+    fn resolve(&mut self, resolved: &mut Vec<Resolved>, source: &mut dyn Source) -> Result<Duration> {
         let mut recording = Duration::ZERO;
         for Resolved { sequence, verdict } in resolved.drain(..) {
             let due = self.due.resolve(sequence).context("a verdict on a chunk that is not due one")?;
             let Drawn { chunk, is_new } = due;
+            source.resolved(sequence, verdict == Verdict::Unique)?;
             match verdict {
                 Verdict::Unique => {
                     self.stored_again += u64::from(is_new == Some(false));

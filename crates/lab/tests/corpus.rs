@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz targets of traces, and inputs made from it, on stable Rust.
+//! Replays the corpus of the fuzz targets of traces and of LZJB, and inputs made from it, on stable Rust.
 //!
 //! No input makes a target panic, or take more memory than a block of a trace.
 
@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use onefold_engine::codec::put_varint;
+use onefold_lab::coprocessor::lzjb;
 use onefold_lab::fuzzing::{TARGETS, Target};
 use onefold_lab::stream::Random;
 use onefold_lab::trace::block::{CHUNKS_MAX, Gathered, MARKS_LEN_LIMIT, decode_events, encode_header};
@@ -246,6 +247,11 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         seeds.push(("trace_fsl", format!("variable_{version}"), fsl(version, None)));
     }
     seeds.push(("trace_fsl", "fixed_7".to_owned(), fsl(7, Some(4096))));
+    for (name, plain) in [("zeros", vec![0; 300]), ("text", b"one two three, one two four; ".repeat(9))] {
+        let mut bytes = u16::try_from(plain.len()).unwrap().to_le_bytes().to_vec();
+        lzjb::compress(&plain, &mut bytes);
+        seeds.push(("lzjb", name.to_owned(), bytes));
+    }
     seeds
 }
 

@@ -4,6 +4,10 @@ use anyhow::{Context, Result};
 use toml::Table;
 
 use crate::experiment::chunking::ChunkingSpec;
+use crate::experiment::compressors::CompressorSpec;
+use crate::experiment::dumps::DumpSpec;
+use crate::experiment::energy::EnergySpec;
+use crate::experiment::kernels::KernelSpec;
 use crate::experiment::spec::Spec;
 use crate::files::{Embedded, embedded, from_toml, is_path, names_of, text_of};
 
@@ -14,12 +18,21 @@ pub enum Experiment {
     Points(Box<Spec>),
     /// Threads that cut.
     Chunking(ChunkingSpec),
+    /// Hashes and ciphers, with the processor's instructions and without.
+    Kernels(KernelSpec),
+    /// Compressors.
+    Compressors(CompressorSpec),
+    /// Dumps of memory through a deduplication server.
+    Dumps(Box<DumpSpec>),
+    /// Energy.
+    Energy(EnergySpec),
 }
 
 const EXPERIMENTS: Embedded = embedded! { "experiments":
     "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
     "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
-    "pm-inequality-8" "pm-injected" "crossover" "lazy-orders"
+    "pm-inequality-8" "pm-injected" "crossover" "lazy-orders" "dedupcdp-table-1" "dedupcdp-figure-7" "dedupcdp-figure-8"
+    "dedupcdp-figure-9" "dedupcdp-figure-10" "dedupcdp-figure-11" "dedupcdp-figure-12"
 };
 
 /// Returns the names of all experiments that are described by a file.
@@ -34,47 +47,60 @@ impl Experiment {
         Self::parse(name, text).with_context(|| format!("experiment {name}"))
     }
 
-    /// Reads one, and checks all names in it. One that names chunkers is about chunking.
+    /// Reads one, and checks all names in it. The list that only one kind has tells the kind.
     fn parse(name: &str, text: &str) -> Result<Self> {
         let table: Table = from_toml(text)?;
-        if !table.contains_key("chunkers") {
-            return Ok(Self::Points(Box::new(Spec::parse(name, text)?)));
+        let has = |field: &str| table.contains_key(field);
+        macro_rules! read {
+            ($kind:expr, $spec:ty) => {{
+                let mut spec: $spec = from_toml(text)?;
+                name.clone_into(&mut spec.name);
+                spec.check()?;
+                Ok($kind(spec))
+            }};
         }
-        let mut spec: ChunkingSpec = from_toml(text)?;
-        name.clone_into(&mut spec.name);
-        spec.check()?;
-        Ok(Self::Chunking(spec))
+        match () {
+            () if has("chunkers") => read!(Self::Chunking, ChunkingSpec),
+            () if has("kernels") => read!(Self::Kernels, KernelSpec),
+            () if has("compressors") => read!(Self::Compressors, CompressorSpec),
+            () if has("dumps") => read!(|spec| Self::Dumps(Box::new(spec)), DumpSpec),
+            () if has("energy") => read!(Self::Energy, EnergySpec),
+            () => Ok(Self::Points(Box::new(Spec::parse(name, text)?))),
+        }
+    }
+
+    /// Returns name, title and source.
+    fn words(&self) -> [&str; 3] {
+        match self {
+            Self::Points(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Chunking(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Kernels(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Compressors(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Dumps(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Energy(spec) => [&spec.name, &spec.title, &spec.source],
+        }
     }
 
     /// Returns what it is called.
     pub fn name(&self) -> &str {
-        match self {
-            Self::Points(spec) => &spec.name,
-            Self::Chunking(spec) => &spec.name,
-        }
+        self.words()[0]
     }
 
     /// Returns what it is about, in a line.
     pub fn title(&self) -> &str {
-        match self {
-            Self::Points(spec) => &spec.title,
-            Self::Chunking(spec) => &spec.title,
-        }
+        self.words()[1]
     }
 
     /// Returns what it reproduces, or that it is new.
     pub fn source(&self) -> &str {
-        match self {
-            Self::Points(spec) => &spec.source,
-            Self::Chunking(spec) => &spec.source,
-        }
+        self.words()[2]
     }
 
     /// Returns the data sets that it is run on.
     pub fn data_sets(&self) -> &[String] {
         match self {
             Self::Points(spec) => &spec.data_sets,
-            Self::Chunking(_) => &[],
+            _ => &[],
         }
     }
 
@@ -101,10 +127,12 @@ mod tests {
         for name in names() {
             let spec = match Experiment::named(name).unwrap() {
                 Experiment::Points(spec) => spec,
-                Experiment::Chunking(spec) => {
-                    assert!(!spec.chunkers.is_empty());
+                Experiment::Dumps(spec) => {
+                    Preset::named(&spec.preset).unwrap().with(&spec.set).unwrap();
+                    spec.devices.iter().for_each(|device| drop(Device::named(device).unwrap()));
                     continue;
                 }
+                _ => continue,
             };
             spec.data_sets.iter().for_each(|set| drop(DataSet::named(set).unwrap()));
             spec.devices.iter().for_each(|device| drop(Device::named(device).unwrap()));

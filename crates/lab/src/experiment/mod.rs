@@ -1,30 +1,43 @@
 //! Experiments: what papers measured, measured again, and what none has measured.
 //!
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
-//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them.
+//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`kernels`], [`compressors`],
+//! [`dumps`] and [`energy`] measure other things than points; `compared` judges what the last four find.
 
 pub mod catalog;
 pub mod chunking;
 mod claims;
+mod compared;
+pub mod compressors;
 pub mod data_set;
+pub mod dumps;
+pub mod energy;
+pub mod inputs;
+pub mod kernels;
 mod plots;
 pub mod spec;
 mod tables;
 mod verdict;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
+use crate::coprocessor::code::Features;
+use crate::coprocessor::energy::POWERCAP;
+use crate::coprocessor::worker::Worker;
 use crate::counts::float;
 use crate::device::{Device, REAL};
 use crate::experiment::catalog::Experiment;
 use crate::experiment::chunking::Speeds;
+use crate::experiment::compared::Shown;
 use crate::experiment::data_set::DataSet;
+use crate::experiment::dumps::{Around, DumpSpec};
+use crate::experiment::inputs::Inputs;
 use crate::experiment::spec::{PointSpec, Sensitivity, Spec};
 use crate::experiment::verdict::Samples;
 use crate::findings::{Findings, Origin, Table};
@@ -48,6 +61,9 @@ pub enum Size {
 
 /// Fewest chunks of a run: of less, times say nothing.
 const CHUNKS_MIN: u64 = 20_000;
+/// Fewest rounds of experiments on kernels, compressors and energy, unless they are quick: each measures all once, and begins with another one than the
+/// round before.
+const ROUNDS_MIN: u32 = 5;
 /// Intervals that a run is reported in.
 const INTERVALS: u64 = 20;
 
@@ -61,6 +77,9 @@ pub struct Laboratory {
     /// Device that replaces the one of experiments with one device.
     device: Option<Device>,
     made: HashMap<String, Rc<Measured>>,
+    inputs: Inputs,
+    worker: Worker,
+    features: Features,
 }
 
 /// Identity of a run: indexes of data set, device, point and value.
@@ -142,7 +161,28 @@ impl Laboratory {
     /// Makes one that puts its files into a directory. A real device is the one under it. Each run is made `repetitions`
     /// times, with seeds from 1 on. Experiments that have one device are run on `device` instead, if it is given.
     pub fn new(scratch: PathBuf, size: Size, repetitions: u32, device: Option<Device>) -> Self {
-        Self { scratch, size, repetitions: repetitions.max(1), device, made: HashMap::new() }
+        Self {
+            scratch,
+            size,
+            repetitions: repetitions.max(1),
+            device,
+            made: HashMap::new(),
+            inputs: Inputs::default(),
+            worker: Worker::in_process(),
+            features: Features::of_this_machine(),
+        }
+    }
+
+    /// Gives it real data to read.
+    #[must_use]
+    pub fn with_inputs(self, inputs: Inputs) -> Self {
+        Self { inputs, ..self }
+    }
+
+    /// Lets it start processes, which can be kept from using instructions.
+    #[must_use]
+    pub fn with_worker(self, worker: Worker) -> Self {
+        Self { worker, ..self }
     }
 
     /// Runs an experiment. The monitor learns of each run and may stop it.
@@ -177,9 +217,51 @@ impl Laboratory {
                 findings.notes.clone_from(&spec.notes);
                 (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
             }
+            Experiment::Kernels(spec) => {
+                let (worker, features) = (&self.worker, self.features);
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                let shown = kernels::measure(spec, millis, self.rounds(), (worker, features), monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Compressors(spec) => {
+                let mebibytes = self.sized(spec.quick_mib, spec.mib);
+                let shown = compressors::measure(spec, mebibytes, self.rounds(), &self.inputs, monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Dumps(spec) => show(&mut findings, &spec.notes, self.dumps(spec, monitor)?),
+            Experiment::Energy(spec) => {
+                let around = (&self.worker, self.features, Path::new(POWERCAP));
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                let shown = energy::measure(spec, millis, self.rounds(), around, monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
         }
         findings.seconds = start.elapsed().as_secs_f64();
         Ok(findings)
+    }
+
+    /// Returns the size with `--quick`, or the one that an experiment states.
+    fn sized(&self, quick: u64, own: u64) -> u64 {
+        if self.size == Size::Quick { quick } else { own }
+    }
+
+    fn rounds(&self) -> u32 {
+        if self.size == Size::Quick { self.repetitions } else { self.repetitions.max(ROUNDS_MIN) }
+    }
+
+    /// Takes dumps through a deduplication server.
+    fn dumps(&self, spec: &DumpSpec, monitor: &dyn Monitor) -> Result<Shown> {
+        let around = Around {
+            worker: &self.worker,
+            features: self.features,
+            inputs: &self.inputs,
+            scratch: &self.scratch,
+            device: self.device.as_ref().map(Device::name),
+            bytes_of_each: self.sized(spec.quick_mib, spec.mib) << 20,
+            repetitions: self.repetitions,
+            monitor,
+        };
+        dumps::measure(spec, &around)
     }
 
     /// Makes the runs of an experiment.
@@ -357,6 +439,13 @@ impl Laboratory {
         self.made.insert(key, Rc::clone(&measured));
         Ok(measured)
     }
+}
+
+/// Adds what an experiment shows to its notes.
+fn show(findings: &mut Findings, notes: &[String], shown: Shown) {
+    let Shown { notes: further, tables, plots, claims } = shown;
+    findings.notes = notes.iter().cloned().chain(further).collect();
+    (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
 }
 
 /// Returns true if a point is run on a device.

@@ -133,6 +133,10 @@ pub(crate) struct PaperArgs {
     /// object-store, or a file of one
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
+    /// Data that experiments read: common, dup or dumps, and a file or a directory of files; an experiment without its data shows
+    /// nothing
+    #[arg(long = "input", value_name = "NAME=PATH")]
+    pub(crate) inputs: Vec<String>,
     /// Directory for the findings: NAME.json and NAME.csv of each experiment, and a report of all
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,

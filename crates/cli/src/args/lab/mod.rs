@@ -66,8 +66,12 @@ pub(crate) enum LabCommand {
     /// Repeat experiments of papers, and compare the results with the published ones
     #[command(after_help = examples! {
         "Repeat all experiments at a small size": "onefold lab paper all --quick --output results";
+        "Repeat an experiment on dumps of memory": "onefold lab paper dedupcdp-figure-12 --input dumps=dumps";
     })]
     Paper(PaperArgs),
+    /// Do a job of an experiment, described on standard input, in this process: `lab paper` starts it
+    #[command(hide = true, after_help = examples! { "Do a job": "onefold lab measure" })]
+    Measure,
     /// Make a page with plots of findings
     #[command(after_help = examples! {
         "Draw the findings of two experiments":

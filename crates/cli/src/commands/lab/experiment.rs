@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use onefold_engine::monitor::Monitor;
+use onefold_lab::coprocessor::worker::{self, Worker};
 use onefold_lab::device::Device;
 use onefold_lab::experiment::catalog::{self, Experiment};
 use onefold_lab::experiment::data_set::DataSet;
+use onefold_lab::experiment::inputs::Inputs;
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
@@ -197,15 +199,30 @@ fn experiments(args: &PaperArgs) -> Result<Vec<Experiment>> {
     Ok(experiments)
 }
 
+/// Does a job that standard input describes.
+pub(crate) fn measure(output: &Output) -> Result<()> {
+    let mut result = Vec::new();
+    worker::serve(&mut std::io::stdin().lock(), &mut result, &watch(output)?)?;
+    output.bytes(&result)?;
+    Ok(output.flush()?)
+}
+
+/// Returns what starts this program again for each job.
+fn worker() -> Result<Worker> {
+    let program = std::env::current_exe().context("find this program, to start it again")?;
+    Ok(Worker::of_program(program, ["lab", "measure"].map(Into::into).to_vec()))
+}
+
 /// Runs experiments.
 pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
     if args.names.is_empty() {
-        let PaperArgs { quick, fraction, repetitions, data_sets, device, output: dir, .. } = args;
+        let PaperArgs { quick, fraction, repetitions, data_sets, device, inputs, output: dir, .. } = args;
         let is_bare = !quick
             && *repetitions == 1
             && fraction.is_none()
             && data_sets.is_empty()
             && device.is_none()
+            && inputs.is_empty()
             && dir.is_none();
         ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
@@ -225,11 +242,13 @@ pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
         (false, None) => Size::Own,
     };
     let device = args.device.as_ref().map(|name| Device::named(name)).transpose()?;
+    let inputs = Inputs::parse(&args.inputs)?;
     if let Some(dir) = &args.output {
         report::prepare(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
     }
     let watch = watch(output)?;
-    let mut laboratory = Laboratory::new(scratch(args.scratch.as_ref()), size, args.repetitions, device);
+    let laboratory = Laboratory::new(scratch(args.scratch.as_ref()), size, args.repetitions, device);
+    let mut laboratory = laboratory.with_inputs(inputs).with_worker(worker()?);
     let mut all = Vec::new();
     for experiment in &experiments {
         let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
