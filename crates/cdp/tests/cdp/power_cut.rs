@@ -29,7 +29,7 @@ fn world() -> SimDisk {
     let file = disk.create(Path::new(ORIGIN)).unwrap();
     file.set_len(EXTENT_BYTES).unwrap();
     file.sync().unwrap();
-    Group::create(&disk, Path::new(GROUP)).unwrap();
+    Group::create(&disk, Path::new(GROUP), &[EXTENT_BYTES]).unwrap();
     disk.sync_dir(Path::new("")).unwrap();
     disk
 }
