@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +27,6 @@ const BEHIND: &str = "behind";
 const JOURNAL: &str = "journal";
 /// Most volumes of a group: records that begin a gap in all of them fit into one frame.
 pub const VOLUMES_MAX: usize = 1024;
-/// How long a write that found the journal full waits before it looks again.
-const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
 
@@ -98,6 +97,8 @@ pub struct Group {
     /// Held by a scan.
     pub(super) scanning: Mutex<()>,
     releases: Mutex<Releases>,
+    /// True if no write waits for space of the journal any more.
+    pub(super) is_ending: AtomicBool,
 }
 
 /// Records that may be released, and readers that need them.
@@ -172,9 +173,22 @@ impl Group {
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
         let (pacer, syncs) = (Pacer::new(host.monotonic()), Syncs::new(&origins)?);
-        let (scanning, releases) = (Mutex::new(()), Mutex::default());
-        let group =
-            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, syncs, scanning, releases };
+        let (scanning, releases, is_ending) = (Mutex::new(()), Mutex::default(), AtomicBool::new(false));
+        let group = Self {
+            journal,
+            host,
+            options,
+            origins,
+            locks,
+            behind,
+            cursor,
+            requests,
+            pacer,
+            syncs,
+            scanning,
+            releases,
+            is_ending,
+        };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         if last != LastUse::PowerCut {
             group.continue_behind()?;
@@ -311,37 +325,8 @@ impl Group {
     }
 
     /// Bytes of the journal that are left for the records which begin a gap, and for the one that closes the journal.
-    fn reserve(&self) -> u64 {
+    pub(super) fn reserve(&self) -> u64 {
         (frame_bytes(self.origins.len() * RECORD_HEADER_BYTES) + frame_bytes(RECORD_HEADER_BYTES)) as u64
-    }
-
-    /// Appends a record, and waits for space if that is how the group works.
-    pub(super) fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
-        self.append_waiting(std::slice::from_ref(record))
-    }
-
-    /// Appends records that a crash keeps all or none of; waits for space if that is how the group works.
-    pub(super) fn append_waiting(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
-        loop {
-            match self.append_now(records) {
-                Err(AppendError::Full) if self.waits_for_space() => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Waits a while for space of the journal; returns false if the group does not wait for it.
-    pub(super) fn waits_for_space(&self) -> bool {
-        let waits = self.options.when_behind == WhenBehind::Block;
-        if waits {
-            self.host.sleep(FULL_WAIT);
-        }
-        waits
-    }
-
-    /// Appends records that a crash keeps all or none of, without waiting for space.
-    pub(super) fn append_now(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
-        self.journal.append_together(records, self.reserve())
     }
 
     /// Begins a request for a range, which may be empty. While nothing can be recorded, the request is not recorded if that is allowed;

@@ -5,6 +5,7 @@
 //! `docs/durability.md` has the argument, and the crash tests carry it out.
 
 mod activity;
+mod append;
 mod behind;
 mod change;
 mod compare;

@@ -133,7 +133,7 @@ fn serve_volumes(
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
     std::thread::scope(|scope| {
         scope.spawn(move || maintenance::run(group, &ended, output));
-        sockets::serve_until(interrupt, server, left);
+        sockets::serve_group_until(interrupt, server, left, Some(group));
         drop(control);
         drop(ending);
     });

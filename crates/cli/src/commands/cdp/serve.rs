@@ -72,7 +72,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         let group = &group;
         scope.spawn(move || checkpoints.run(&**group, &policy, &asked, output));
         scope.spawn(move || maintenance::run(group, &ended, output));
-        sockets::serve_until(&interrupt, server, left);
+        sockets::serve_group_until(&interrupt, server, left, Some(group));
         drop(control);
         drop(ending);
         asking.end();
