@@ -24,6 +24,7 @@ use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
 use crate::args::backup::IndexServerArgs;
+use crate::commands::cdp::progress::Progress;
 use crate::commands::version::PROGRAM;
 use crate::index_server::index_options;
 use crate::open::OpenedCache;
@@ -128,7 +129,14 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
-    pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
+    pub(super) fn run(
+        mut self,
+        group: &Group,
+        policy: &CheckpointPolicy,
+        asked: &Receiver<Asked>,
+        progress: &Progress,
+        output: &Output,
+    ) {
         let host = OsHost::new();
         let mut last = (host.monotonic(), group.journal().next());
         let mut pause = PAUSE;
@@ -136,10 +144,13 @@ impl<'a> Checkpoints<'a> {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
-                    let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
-                    last = (host.monotonic(), group.journal().next());
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
+                    if outcome.is_ok() {
+                        last = (host.monotonic(), group.journal().next());
+                    }
                     // Whoever asked may have gone.
-                    let _ignored = answer.send(outcome);
+                    let _ignored = answer.send(outcome.map(|made| made.map_or(Value::Null, |made| describe(&made))));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
@@ -153,7 +164,12 @@ impl<'a> Checkpoints<'a> {
                         continue;
                     }
                     pause = PAUSE;
-                    match self.catch_up(group) {
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
+                    if outcome.is_ok() {
+                        last = (host.monotonic(), group.journal().next());
+                    }
+                    match outcome {
                         Ok(Some(made)) => output.note(&format!(
                             "checkpoint {} up to LSN {}: {} versions of blocks",
                             made.snapshot, made.last, made.versions
@@ -164,7 +180,6 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    last = (host.monotonic(), group.journal().next());
                 }
             }
         }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use onefold_cdp::journal::Lsn;
+use onefold_cdp::journal::{GroupId, Lsn};
 use onefold_cdp::nbd::NamedExport;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::serve::{Limits, Server};
 use onefold_cdp::nbd::tls::{Certificates, Tls};
+use onefold_cdp::stored::Checkpoints as Stored;
 use onefold_cdp::view::ViewOptions;
 use onefold_cdp::volume::{Group, ProtectedVolume};
 use onefold_engine::io::Disk;
@@ -22,7 +23,8 @@ use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
-use crate::commands::cdp::{maintenance, scan, sockets};
+use crate::commands::cdp::progress::Progress;
+use crate::commands::cdp::{maintenance, scan, sockets, status};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -70,12 +72,15 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let left = sockets::listen(&mut server, addresses)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
+    let progress = Arc::new(Progress::default());
+    progress.note_stored(Stored::read(&opened.store, &file.name, Some(GroupId(file.id()?)))?.newest());
     let answering = Answering {
         group: Arc::clone(&group),
         asking: Arc::clone(&asking),
         store: opened.store.clone(),
         options,
         file,
+        progress: Arc::clone(&progress),
     };
     let name = answering.file.name.clone();
     let answer = move |request| answering.answer(request);
@@ -83,8 +88,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     output.note(&format!("serving {name} at {}", addresses.join(", ")));
     let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let group = &group;
-        scope.spawn(move || checkpoints.run(group, &policy, &asked, output));
+        let (group, progress) = (&group, &*progress);
+        scope.spawn(move || checkpoints.run(group, &policy, &asked, progress, output));
         scope.spawn(move || maintenance::run(group, &ended, output));
         sockets::serve_until(&interrupt, server, left);
         drop(control);
@@ -112,24 +117,14 @@ struct Answering {
     store: Store,
     options: ViewOptions,
     file: GroupFile,
+    progress: Arc<Progress>,
 }
 
 impl Answering {
     fn answer(&self, request: Request) -> Result<Value> {
         let group = &self.group;
         match request {
-            Request::Status => {
-                let status = group.journal().status();
-                Ok(json!({
-                    "lsn": status.next.0 - 1,
-                    "durable_lsn": status.durable.0 - 1,
-                    "first_lsn": status.first.0,
-                    "journal_bytes": status.bytes,
-                    "journal_bytes_max": status.bytes_max,
-                    "behind_bytes": group.behind().bytes(),
-                    "failure": group.journal().failure().map(|error| error.to_string()),
-                }))
-            }
+            Request::Status => Ok(status::state(&self.file.name, group, &self.progress)),
             Request::Checkpoint => self.asking.ask(),
             Request::Scan { record } => scan::scan((&self.store, &self.options), &self.file, group, record),
             Request::Mark { name } => {
