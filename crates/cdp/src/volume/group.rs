@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
@@ -18,6 +18,7 @@ use crate::volume::activity::{ActivityLog, Extent, LastUse, extents_of};
 use crate::volume::behind::BehindMap;
 use crate::volume::pressure::{JournalFill, Pacer};
 use crate::volume::range_lock::{HeldRange, RangeLock};
+use crate::volume::releases::Releases;
 use crate::volume::requests::{Mode, Request, Requests, State};
 use crate::volume::syncs::{Syncs, Wanted};
 
@@ -96,16 +97,9 @@ pub struct Group {
     syncs: Syncs,
     /// Held by a scan.
     pub(super) scanning: Mutex<()>,
-    releases: Mutex<Releases>,
+    releases: Releases,
     /// True if no write waits for space of the journal any more.
     pub(super) is_ending: AtomicBool,
-}
-
-/// Records that may be released, and readers that need them.
-#[derive(Debug, Default)]
-struct Releases {
-    before: Lsn,
-    readers: u32,
 }
 
 /// Keeps all records of a journal until this is dropped.
@@ -114,10 +108,8 @@ pub struct HeldRecords<'a>(&'a Group);
 
 impl Drop for HeldRecords<'_> {
     fn drop(&mut self) {
-        let mut releases = self.0.lock_releases();
-        releases.readers -= 1;
-        if releases.readers == 0 {
-            self.0.release_now(releases.before);
+        if let Some(before) = self.0.releases.end_reader() {
+            self.0.release_now(before);
         }
     }
 }
@@ -173,7 +165,7 @@ impl Group {
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
         let (pacer, syncs) = (Pacer::new(host.monotonic()), Syncs::new(&origins)?);
-        let (scanning, releases, is_ending) = (Mutex::new(()), Mutex::default(), AtomicBool::new(false));
+        let (scanning, releases, is_ending) = (Mutex::new(()), Releases::default(), AtomicBool::new(false));
         let group = Self {
             journal,
             host,
@@ -274,20 +266,14 @@ impl Group {
 
     /// Keeps all records of the journal, for somebody who reads them. Space that is released meanwhile comes back afterwards.
     pub fn hold_records(&self) -> HeldRecords<'_> {
-        self.lock_releases().readers += 1;
+        self.releases.begin_reader();
         HeldRecords(self)
-    }
-
-    fn lock_releases(&self) -> MutexGuard<'_, Releases> {
-        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives records back that nobody needs any more, apart from those that the volumes may lack.
     pub fn release(&self, before: Lsn) {
-        let mut releases = self.lock_releases();
-        releases.before = releases.before.max(before);
-        if releases.readers == 0 {
-            self.release_now(releases.before);
+        if let Some(before) = self.releases.allow(before) {
+            self.release_now(before);
         }
     }
 
@@ -382,7 +368,11 @@ impl Group {
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.
     pub fn sync(&self) -> Result<(), Errno> {
-        self.clean(self.requests.lock()).map(drop)
+        let mut state = self.requests.lock();
+        while state.is_cleaning {
+            state = self.requests.wait(state);
+        }
+        self.clean(state).map(drop)
     }
 
     /// Makes what clients have written durable.
@@ -421,7 +411,10 @@ impl Group {
     /// that one.
     fn clean<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, Errno> {
         if state.is_cleaning {
-            return Ok(self.requests.wait(state));
+            while state.is_cleaning {
+                state = self.requests.wait(state);
+            }
+            return Ok(state);
         }
         state.is_cleaning = true;
         let writing: BTreeSet<Extent> = state.writing.keys().copied().collect();
@@ -438,15 +431,6 @@ impl Group {
         });
         self.requests.notify();
         outcome.map(|()| state)
-    }
-
-    /// Syncs the journal and all volumes while no request is in progress: all records are durable in the volumes.
-    pub(super) fn clean_all(&self) -> Result<(), Errno> {
-        let mut state = self.requests.lock();
-        while state.is_cleaning {
-            state = self.requests.wait(state);
-        }
-        self.clean(state).map(drop)
     }
 
     /// Closes the group: journal and volumes are durable and agree, apart from extents that are behind. Later writes are refused.

@@ -25,6 +25,7 @@ use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
 use crate::args::backup::IndexServerArgs;
+use crate::commands::cdp::progress::Progress;
 use crate::commands::version::PROGRAM;
 use crate::index_server::index_options;
 use crate::open::OpenedCache;
@@ -202,6 +203,7 @@ impl<'a> Checkpoints<'a> {
         group: &dyn Recorded,
         policy: &CheckpointPolicy,
         asked: &Receiver<Asked>,
+        progress: &Progress,
         output: &Output,
     ) {
         let host = OsHost::new();
@@ -214,10 +216,11 @@ impl<'a> Checkpoints<'a> {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
-                    let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
                     since = host.monotonic();
                     // Whoever asked may have gone.
-                    let _ignored = answer.send(outcome);
+                    let _ignored = answer.send(outcome.map(|made| made.map_or(Value::Null, |made| describe(&made))));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
@@ -231,7 +234,10 @@ impl<'a> Checkpoints<'a> {
                         continue;
                     }
                     pause = PAUSE;
-                    match self.catch_up(group) {
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
+                    since = host.monotonic();
+                    match outcome {
                         Ok(Some(made)) => output.note(&format!(
                             "checkpoint {} up to LSN {}: {} versions of blocks",
                             made.snapshot, made.last, made.versions
@@ -242,7 +248,6 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    since = host.monotonic();
                 }
             }
         }

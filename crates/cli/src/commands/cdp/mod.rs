@@ -6,11 +6,13 @@ mod create;
 mod group_file;
 mod maintenance;
 mod opening;
+mod progress;
 mod receive;
 mod scan;
 mod sending;
 mod serve;
 mod sockets;
+mod status;
 mod stored;
 mod volume_server;
 
@@ -30,7 +32,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
         CdpCommand::Receive(args) => receive::run(settings, output, args),
-        CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Status(args) => status::run(settings, output, args),
         CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
@@ -38,17 +40,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Restore(args) => stored::restore(settings, output, args),
         CdpCommand::Mark(args) => mark(settings, output, args),
     }
-}
-
-fn status(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> {
-    let state = ask(&args.group, &Request::Status)?;
-    if settings.json {
-        return Ok(output.message(&state)?);
-    }
-    for (name, value) in state.as_object().into_iter().flatten() {
-        output.line(format!("{name}: {value}"))?;
-    }
-    Ok(())
 }
 
 fn checkpoint(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> {
