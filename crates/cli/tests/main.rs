@@ -39,5 +39,7 @@ mod stopping;
 mod terminal;
 mod trust;
 #[cfg(feature = "cdp")]
+mod volume_clients;
+#[cfg(feature = "cdp")]
 mod volumes;
 mod why;

@@ -106,6 +106,11 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
+    /// Returns the first record that is in no checkpoint, and that of the journal if there is no checkpoint to ask.
+    fn first_left(&self, group: &Group) -> Lsn {
+        self.last().ok().flatten().map_or_else(|| group.journal().status().first, |last| Lsn(last.0 + 1))
+    }
+
     /// Makes checkpoints until the journal has no record that is in none.
     fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
@@ -122,7 +127,11 @@ impl<'a> Checkpoints<'a> {
                         return Ok(newest);
                     }
                 }
-                CheckpointOutcome::NothingNew => return Ok(newest),
+                CheckpointOutcome::NothingNew => {
+                    // A server that was killed may have left records that are in its last checkpoint.
+                    group.release(self.first_left(group));
+                    return Ok(newest);
+                }
                 CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
             }
         }
@@ -138,7 +147,8 @@ impl<'a> Checkpoints<'a> {
         output: &Output,
     ) {
         let host = OsHost::new();
-        let mut last = (host.monotonic(), group.journal().next());
+        // A full journal takes no record before a checkpoint, so records of an earlier server count, too.
+        let mut last = (host.monotonic(), self.first_left(group));
         let mut pause = PAUSE;
         loop {
             match asked.recv_timeout(pause) {
@@ -146,9 +156,7 @@ impl<'a> Checkpoints<'a> {
                 Ok(answer) => {
                     let outcome = self.catch_up(group);
                     progress.note(&outcome);
-                    if outcome.is_ok() {
-                        last = (host.monotonic(), group.journal().next());
-                    }
+                    last = (host.monotonic(), self.first_left(group));
                     // Whoever asked may have gone.
                     let _ignored = answer.send(outcome.map(|made| made.map_or(Value::Null, |made| describe(&made))));
                 }
@@ -156,19 +164,17 @@ impl<'a> Checkpoints<'a> {
                     let status = group.journal().status();
                     let load = JournalLoad {
                         age: host.monotonic().saturating_sub(last.0),
-                        records: status.next.0 - last.1.0,
+                        records: status.next.0.saturating_sub(last.1.0),
                         bytes: status.bytes,
                         bytes_max: status.bytes_max,
                     };
-                    if policy.due(&load).is_none() {
+                    let is_full_for_nothing = load.records == 0 && load.bytes_max / 2 <= load.bytes;
+                    if policy.due(&load).is_none() && !is_full_for_nothing {
                         continue;
                     }
                     pause = PAUSE;
                     let outcome = self.catch_up(group);
                     progress.note(&outcome);
-                    if outcome.is_ok() {
-                        last = (host.monotonic(), group.journal().next());
-                    }
                     match outcome {
                         Ok(Some(made)) => output.note(&format!(
                             "checkpoint {} up to LSN {}: {} versions of blocks",
@@ -180,6 +186,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
+                    last = (host.monotonic(), self.first_left(group));
                 }
             }
         }
