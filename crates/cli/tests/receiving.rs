@@ -203,11 +203,7 @@ fn a_machine_without_a_repository_gets_every_moment_back_from_another_one() {
     wait_for("the receiver", || state()["lag_records"] == 0, || format!("{}", state()));
     let status = state();
     assert_eq!(status["link"]["acknowledged_lsn"], status["lsn"], "{status}");
-    assert_eq!(
-        (&status["link"]["compression"], &status["lag_seconds"]),
-        (&"lzjb".into(), &0.0.into()),
-        "{status}"
-    );
+    assert_eq!((&status["link"]["compression"], &status["lag_seconds"]), (&"lzjb".into(), &0.0.into()), "{status}");
     let made = fixture.run(["cdp", "checkpoint", "web", "--json"]).code(0).json();
     assert_eq!(made["last_lsn"], status["lsn"]);
     assert_eq!(machines.status("received")["checkpoint_lsn"], status["lsn"]);

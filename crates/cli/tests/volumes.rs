@@ -11,10 +11,10 @@ use crate::fixture::{Fixture, Ran, noise};
 const SIZE: u64 = 16 << 20;
 
 /// A server; killed when the test ends.
-struct Server(Child);
+pub(crate) struct Server(pub(crate) Child);
 
 impl Server {
-    fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
+    pub(crate) fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
         let mut command = fixture.command(arguments);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let server = Self(child);
@@ -27,7 +27,7 @@ impl Server {
     }
 
     /// Ends the server as a signal does; returns what it said.
-    fn stop(mut self) -> String {
+    pub(crate) fn stop(mut self) -> String {
         let id = self.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let mut said = String::new();
@@ -45,31 +45,43 @@ impl Drop for Server {
 }
 
 /// A repository, and a group of one volume that is served.
-struct Volume {
-    fixture: Fixture,
-    group: PathBuf,
-    image: PathBuf,
+pub(crate) struct Volume {
+    pub(crate) fixture: Fixture,
+    pub(crate) group: PathBuf,
+    pub(crate) image: PathBuf,
 }
 
 impl Volume {
     fn new() -> Self {
-        Self::with(&["--journal-size", "64M"])
+        Self::with(|image| {
+            let file = File::create(image).unwrap();
+            file.set_len(SIZE).unwrap();
+            file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+        })
     }
 
-    /// Creates a group with options.
-    fn with(options: &[&str]) -> Self {
+    /// Makes a group of one volume, whose file `make` creates.
+    pub(crate) fn with(make: impl FnOnce(&Path)) -> Self {
+        Self::new_with_journal("64M", make)
+    }
+
+    /// Makes a group of one volume, whose journal takes so many bytes.
+    pub(crate) fn new_with_journal(size: &str, make: impl FnOnce(&Path)) -> Self {
+        Self::with_options(&["--journal-size", size], make)
+    }
+
+    /// Makes a group of one volume with options.
+    fn with_options(options: &[&str], make: impl FnOnce(&Path)) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
-        let file = File::create(&image).unwrap();
-        file.set_len(SIZE).unwrap();
-        file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+        make(&image);
         let volume = format!("web={}", image.display());
         fixture.run([&["cdp", "create", "group", &volume], options].concat()).code(0);
         Self { fixture, group, image }
     }
 
-    fn serve(&self) -> Server {
+    pub(crate) fn serve(&self) -> Server {
         Server::start(&self.fixture, &["cdp", "serve", "group"], &self.group.join("nbd"))
     }
 
@@ -80,22 +92,22 @@ impl Volume {
         }
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub(crate) fn status(&self) -> serde_json::Value {
         self.fixture.run(["cdp", "status", "group", "--json"]).code(0).json()
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         std::fs::read(&self.image).unwrap()
     }
 
     /// Restores a moment by `cdp restore`; returns the volume.
-    fn restored(&self, moment: &str) -> Vec<u8> {
+    pub(crate) fn restored(&self, moment: &str) -> Vec<u8> {
         self.fixture.run(["cdp", "restore", "group", "--at", moment, "--target", "restored.raw"]).code(0);
         std::fs::read(self.fixture.path("restored.raw")).unwrap()
     }
 }
 
-fn uri(socket: &Path) -> String {
+pub(crate) fn uri(socket: &Path) -> String {
     format!("nbd+unix:///web?socket={}", socket.display())
 }
 
@@ -203,7 +215,9 @@ fn wrong_groups_and_moments_get_sentences() {
 
 /// A group whose journal is full, since its repository is away.
 fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::with(&["--journal-size", "12M", "--when-behind", "bitmap"]);
+    let volume = Volume::with_options(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+        File::create(image).unwrap().set_len(SIZE).unwrap();
+    });
     let server = volume.serve();
     volume.change(&["write -P 0x11 0 64k", "flush"]);
     let before = volume.bytes();

@@ -94,7 +94,7 @@ pub struct Group {
     pub(super) cursor: Mutex<u64>,
     pub(super) requests: Requests,
     pacer: Pacer,
-    syncs: Syncs,
+    pub(super) syncs: Syncs,
     /// Held by a scan.
     pub(super) scanning: Mutex<()>,
     releases: Releases,
