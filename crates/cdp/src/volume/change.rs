@@ -27,7 +27,10 @@ impl Group {
             let request = self.begin(volume, range.clone(), is_bitmap)?;
             if !request.is_recorded() {
                 self.mark_behind(volume, &range)?;
-                return write();
+                let outcome = write();
+                let now = self.host.monotonic();
+                self.requests.lock().unrecorded_since.get_or_insert(now);
+                return outcome;
             }
             match self.change_recorded(record, write) {
                 Ok(()) => return Ok(()),
