@@ -451,3 +451,29 @@ fn differences_after_a_power_cut_are_behind_while_the_journal_is_full() {
     stored.take(&group, true).unwrap();
     check_no_open_gap(&stored, &contents(&disk), "compared");
 }
+
+#[test]
+fn a_group_is_closed_and_opened_while_it_is_behind() {
+    let disk = world();
+    let mut stored = Stored::new();
+    let (mut records, mut answered) = (Lsn(0), 0);
+    for opening in 0..6_u8 {
+        let (group, opened) = open_with(&disk, u64::from(opening) + 1, SMALL).unwrap();
+        assert_eq!(opened.last, LastUse::Closed);
+        assert_eq!(opened.journal.next == records, 0 < opening);
+        if opening == 0 {
+            fill(&group, 0, 1);
+        }
+        answered = 150 + opening;
+        ProtectedVolume::new(Arc::clone(&group), 1).write(USED.start, &[answered; 10], Fua::No).unwrap();
+        assert!(!group.status().is_recording && group.behind().bytes() != 0);
+        group.close().unwrap();
+        records = group.journal().next();
+    }
+    let (group, _) = open_with(&disk, 9, SMALL).unwrap();
+    stored.checkpoint(&group).unwrap();
+    heal(&group, &mut stored).unwrap();
+    stored.take(&group, false).unwrap();
+    check_no_open_gap(&stored, &contents(&disk), "closed");
+    assert_eq!(contents(&disk)[1][0], answered);
+}
