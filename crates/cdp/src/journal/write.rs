@@ -350,15 +350,20 @@ impl Journal {
     }
 
     /// Appends a last record after everything is durable, and makes it durable too: from now on, the loss of any earlier record is
-    /// noticed at the next opening.
+    /// noticed at the next opening. A journal that is full has no space for it, and is durable all the same.
     pub fn close(&self) -> Result<(), AppendError> {
         if self.lock().written == Lsn(1) {
             return Ok(());
         }
         self.sync()?;
-        let lsn = self.append(&Record::range(Op::Flush, 0, 0, 0))?;
-        self.commit(lsn)?;
-        self.sync()
+        match self.append(&Record::range(Op::Flush, 0, 0, 0)) {
+            Ok(lsn) => {
+                self.commit(lsn)?;
+                self.sync()
+            }
+            Err(AppendError::Full) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns true if the frame that is being written and the open one with a body of so many bytes have space, with so many bytes left

@@ -31,7 +31,7 @@ pub const VOLUMES_MAX: usize = 1024;
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
 
-/// Age from which records that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
+/// Age from which changes that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
 /// take 300 ms, a power cut takes at most the writes of one second.
 pub const UNSYNCED_AGE: Duration = Duration::from_millis(500);
 
@@ -358,12 +358,20 @@ impl Group {
         self.requests.lock().is_usable = false;
     }
 
-    /// Makes records durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
+    /// Makes changes durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
     pub fn maintain(&self) -> Result<()> {
         if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {
             self.journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
         }
-        Ok(())
+        let mut state = self.requests.lock();
+        let due = self.host.monotonic().saturating_sub(UNSYNCED_AGE);
+        if state.unrecorded_since.take_if(|since| *since <= due).is_none() {
+            return Ok(());
+        }
+        drop(state);
+        // What was made without a record is in the volumes alone.
+        let failed = |errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
+        self.sync_both(0..self.origins.len()).map_err(failed)
     }
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.

@@ -26,6 +26,29 @@ fn records_become_durable_without_a_flush() {
     assert_eq!(open(&image, 2, Durability::Both).unwrap().1.journal.next, Lsn(2));
 }
 
+#[test]
+fn changes_without_a_record_become_durable_without_a_flush() {
+    let disk = world();
+    let host = Arc::new(SimHost::new(1));
+    let size = JournalSize { segment_bytes: 32 << 10, segments_max: 4 };
+    let options = GroupOptions { size, when_behind: WhenBehind::Bitmap, ..OPTIONS };
+    let group = open_on(&disk, Arc::clone(&host) as Arc<dyn Host>, options, origins(&disk).unwrap()).unwrap().0;
+    let volume = ProtectedVolume::new(Arc::clone(&group), 0);
+    for byte in 1..=60 {
+        volume.write(USED.start, &[byte; 4_000], Fua::No).unwrap();
+    }
+    assert!(!group.status().is_recording);
+    let kept = || contents(&disk.crash(CrashMode::LoseUnsynced))[0][0];
+    assert_ne!(kept(), 60);
+    host.sleep(UNSYNCED_AGE);
+    group.maintain().unwrap();
+    assert_eq!(kept(), 60);
+    let calls = disk.calls();
+    host.sleep(UNSYNCED_AGE);
+    group.maintain().unwrap();
+    assert_eq!(disk.calls(), calls, "there is nothing to sync");
+}
+
 /// A volume whose writes and syncs wait until a gate is open.
 #[derive(Debug)]
 struct Gated {
