@@ -92,10 +92,12 @@ impl Volume {
 
     /// Changes the volume as a client; each command is one of `qemu-io`.
     fn change(&self, commands: &[&str]) {
-        run_qemu_io(&self.group.join("nbd"), commands);
+        if let Err(said) = try_qemu_io(&self.group.join("nbd"), commands) {
+            panic!("{commands:?}: {said}\n{}", self.status());
+        }
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub(crate) fn status(&self) -> serde_json::Value {
         self.fixture.run(["cdp", "status", "group", "--json"]).code(0).json()
     }
 
@@ -120,6 +122,10 @@ pub(crate) fn uri(socket: &Path) -> String {
 }
 
 fn run_qemu_io(socket: &Path, commands: &[&str]) {
+    try_qemu_io(socket, commands).unwrap_or_else(|said| panic!("{commands:?}: {said}"));
+}
+
+fn try_qemu_io(socket: &Path, commands: &[&str]) -> Result<(), String> {
     let mut program = Command::new("qemu-io");
     program.args(["-f", "raw"]);
     for command in commands {
@@ -128,7 +134,7 @@ fn run_qemu_io(socket: &Path, commands: &[&str]) {
     let output = program.arg(uri(socket)).output().expect("qemu-io of the package qemu-utils");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let is_good = output.status.success() && !said.contains("failed") && !said.contains("error");
-    assert!(is_good, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    if is_good { Ok(()) } else { Err(format!("{said}{}", String::from_utf8_lossy(&output.stderr))) }
 }
 
 #[test]
@@ -229,7 +235,9 @@ fn wrong_groups_and_moments_get_sentences() {
 
 /// A group whose journal is full, since its repository is away.
 fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::with(&["--journal-size", "12M", "--when-behind", "bitmap"]);
+    let volume = Volume::with_options(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+        File::create(image).unwrap().set_len(SIZE).unwrap();
+    });
     let server = volume.serve();
     volume.change(&["write -P 0x11 0 64k", "flush"]);
     let before = volume.bytes();
@@ -239,7 +247,9 @@ fn behind() -> (Volume, Server, Vec<u8>) {
     let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
     volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
     volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
-    assert_ne!(volume.status()["behind_bytes"], 0);
+    let status = volume.status();
+    assert!(status["behind_bytes"] != 0 && status["gap"] == true && status["recording"] == false, "{status}");
+    check_printed(&volume.fixture.run(["cdp", "status", "group"]).code(0), "changes are not recorded");
     volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
     std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
     (volume, server, before)
@@ -340,6 +350,60 @@ fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
     fixture.run(["cdp", "checkpoint", "group"]).code(0);
     server.stop();
     assert!(volume.restored("latest") == volume.bytes());
+}
+
+#[test]
+fn the_status_says_what_is_durable_stored_and_behind() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    let status = volume.status();
+    assert_eq!(
+        (&status["group"], &status["lsn"], &status["checkpoint"]["last_lsn"]),
+        (&"group".into(), &0.into(), &0.into())
+    );
+    assert_eq!(
+        (&status["lag_records"], &status["lag_bytes"], &status["active_extents"]),
+        (&0.into(), &0.into(), &0.into())
+    );
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x12 9M 4k", "flush"]);
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(20));
+    let status = volume.status();
+    assert!(status["lsn"].as_u64().unwrap() >= 3 && status["lag_records"] == status["lsn"], "{status}");
+    assert_eq!((&status["durable_lsn"], &status["unsynced_seconds"]), (&status["lsn"], &0.0.into()));
+    assert!((64 << 10..1 << 20).contains(&status["lag_bytes"].as_u64().unwrap()), "{status}");
+    let age = status["lag_seconds"].as_f64().unwrap();
+    assert!(0.0 < age && age < start.elapsed().as_secs_f64() + 5.0, "{status}");
+    assert_eq!(
+        (&status["active_extents"], &status["behind_bytes"], &status["gap"]),
+        (&2.into(), &0.into(), &false.into())
+    );
+    assert_eq!((&status["recording"], &status["failure"]), (&true.into(), &serde_json::Value::Null));
+    assert_eq!(status["journal_bytes_max"], 64 << 20);
+    let made = volume.fixture.run(["cdp", "checkpoint", "group", "--json"]).code(0).json();
+    let status = volume.status();
+    assert_eq!(status["checkpoint"]["snapshot"], made["snapshot"]);
+    assert_eq!((&status["checkpoint"]["last_lsn"], &status["lag_records"]), (&made["last_lsn"], &0.into()));
+    // A checkpoint that fails is named until one succeeds.
+    let (repository, away) = (volume.fixture.path("repository"), volume.fixture.path("away"));
+    std::fs::rename(&repository, &away).unwrap();
+    volume.change(&["write -P 0x13 0 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(1);
+    assert!(volume.status()["checkpoint_error"].is_string());
+    let printed = volume.fixture.run(["cdp", "status", "group"]).code(0);
+    for text in [
+        "group group: LSN ",
+        " KiB, the oldest ",
+        "not durable: nothing",
+        " of 64.000 MiB, ",
+        "the last checkpoint failed: ",
+    ] {
+        check_printed(&printed, text);
+    }
+    std::fs::rename(&away, &repository).unwrap();
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert_eq!(volume.status()["checkpoint_error"], serde_json::Value::Null);
+    server.stop();
 }
 
 fn check_printed(ran: &Ran, text: &str) {
