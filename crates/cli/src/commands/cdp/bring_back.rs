@@ -39,7 +39,8 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, Thins::No)?;
-    let stored = checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
+    let stored =
+        checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
