@@ -235,7 +235,7 @@ fn wrong_groups_and_moments_get_sentences() {
 
 /// A group whose journal is full, since its repository is away.
 fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::with_options(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+    let volume = Volume::of(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
         File::create(image).unwrap().set_len(SIZE).unwrap();
     });
     let server = volume.serve();

@@ -166,10 +166,9 @@ impl<'a> Checkpoints<'a> {
                     }
                 }
                 CheckpointOutcome::NothingNew => {
-                    // Records that were not durable in the volumes when their checkpoint was made.
-                    if let Some(last) = self.covered {
-                        group.release(Lsn(last.0 + 1));
-                    }
+                    // A server that was killed may have left records that are in its last checkpoint, and others were not durable in the
+                    // volumes when their checkpoint was made.
+                    group.release(self.first_left(group));
                     return Ok(newest);
                 }
                 CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
