@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod history;
 pub mod journal;
+pub mod link;
 pub mod log;
 pub mod nbd;
 pub mod retention;

@@ -43,7 +43,8 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
         Code::Unreadable,
         "A part of the source, or a container of the repository, could not be read. The snapshot, trace or index was made without it \
          (with --dry-run, none was made). Or standard input was empty, and no snapshot was made. Or chunks of a \
-         forgotten snapshot are missing, and it was not recovered.",
+         forgotten snapshot are missing, and it was not recovered. Or extents of a volume were written all the time, and `cdp scan` did \
+         not compare them.",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -66,6 +67,8 @@ pub(crate) enum Unreadable {
     NotRecovered,
     /// A snapshot that is not forgotten has lost chunks.
     NotDerived,
+    /// Extents of a volume were written while they were to be compared.
+    NotCompared,
     /// A trace was made of what could be read.
     #[cfg(feature = "lab")]
     NotRecorded,
@@ -90,6 +93,7 @@ impl fmt::Display for Unreadable {
             Self::NotDerived => {
                 "no snapshot was made, since chunks are missing: the errors above name the paths that are lost"
             }
+            Self::NotCompared => "the volumes were compared, but not where they were written all the time",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })
     }

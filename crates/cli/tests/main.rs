@@ -30,6 +30,8 @@ mod manual;
 mod memory;
 mod options;
 mod pruning;
+#[cfg(feature = "cdp")]
+mod receiving;
 mod repairing;
 mod restore_faults;
 mod restoring;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Fixture, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 const SIZE: u64 = 16 << 20;
 
@@ -58,10 +58,10 @@ struct Volume {
 
 impl Volume {
     fn new() -> Self {
-        Self::with(&[])
+        Self::with(&["--journal-size", "64M"])
     }
 
-    /// Creates the group with more options.
+    /// Creates a group with options.
     fn with(options: &[&str]) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
@@ -70,7 +70,7 @@ impl Volume {
         file.set_len(SIZE).unwrap();
         file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
         let volume = format!("web={}", image.display());
-        let create = ["cdp", "create", "group", &volume, "--name", "stored", "--journal-size", "64M"];
+        let create = ["cdp", "create", "group", &volume, "--name", "stored"];
         fixture.run(create.iter().chain(options)).code(0);
         Self { fixture, group, image }
     }
@@ -82,6 +82,10 @@ impl Volume {
     /// Changes the volume as a client; each command is one of `qemu-io`.
     fn change(&self, commands: &[&str]) {
         run_qemu_io(&self.group.join("nbd"), commands);
+    }
+
+    fn status(&self) -> serde_json::Value {
+        self.fixture.run(["cdp", "status", "group", "--json"]).code(0).json()
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -201,6 +205,10 @@ fn wrong_groups_and_moments_get_sentences() {
     fixture.run(["cdp", "serve", "source"]).code(1).says("is no group");
     let server = volume.serve();
     fixture.run(["cdp", "serve", "group"]).code(1).says("another process serves this group");
+    for name in ["latest", "lsn:7", "flush~1", "2026-11-23 02:10:07"] {
+        fixture.run(["cdp", "mark", "group", name]).code(1).says("choose another name");
+    }
+    fixture.run(["cdp", "mark", "group", ""]).code(1).says("a name has 1 to 255 bytes");
     fixture.run(["cdp", "restore", "stored", "--at", "never", "--target", "x"]).code(1).says("never");
     fixture.run(["cdp", "history", "nothing"]).code(1).says("nothing");
     server.stop();
@@ -251,7 +259,8 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
 
 #[test]
 fn a_history_is_thinned_by_hand_and_by_the_server() {
-    let volume = Volume::with(&["--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
+    let volume =
+        Volume::with(&["--journal-size", "64M", "--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
     let fixture = &volume.fixture;
     let server = volume.serve();
     let mut states = Vec::new();
@@ -336,4 +345,123 @@ fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
     let made = fixture.run(["cdp", "history", "./small", "--json"]).code(0).json();
     assert!(5 < made["checkpoints"].as_array().unwrap().len(), "{made}");
     fixture.run(["check"]).code(0);
+}
+
+/// A group whose journal is full, since its repository is away.
+fn behind() -> (Volume, Server, Vec<u8>) {
+    let volume = Volume::with(&["--journal-size", "12M", "--when-behind", "bitmap"]);
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    let before = volume.bytes();
+    volume.fixture.run(["cdp", "mark", "group", "before"]).code(0);
+    let repository = volume.fixture.path("repository");
+    std::fs::rename(&repository, volume.fixture.path("away")).unwrap();
+    let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
+    volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
+    volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
+    assert_ne!(volume.status()["behind_bytes"], 0);
+    volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
+    std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
+    (volume, server, before)
+}
+
+/// Waits until everything that is behind is recorded, and checks history and moments.
+fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let start = Instant::now();
+    while volume.status()["behind_bytes"] != 0 {
+        assert!(start.elapsed() < Duration::from_mins(1), "{}", volume.status());
+        std::thread::sleep(Duration::from_millis(50));
+        volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    }
+    volume.change(&["write -P 0x66 14M 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let image = volume.bytes();
+    let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+    let gaps = history["gaps"].as_array().unwrap();
+    assert!(!gaps.is_empty() && gaps.iter().all(|gap| !gap["to"].is_null()), "{history}");
+    let inside = format!("lsn:{}", gaps[0]["from"]["lsn"]);
+    volume.fixture.run(["cdp", "restore", "stored", "--at", &inside, "--target", "x"]).code(1).says("is inside a gap");
+    assert!(volume.restored("latest") == image && volume.restored("before") == before);
+    server.stop();
+    assert!(volume.bytes() == image);
+}
+
+#[test]
+fn a_full_journal_leaves_a_gap_that_heals_after_a_checkpoint() {
+    let (volume, server, before) = behind();
+    check_healed(&volume, server, &before);
+}
+
+#[test]
+fn a_server_that_was_killed_behind_leaves_a_gap_that_heals() {
+    let (volume, mut server, before) = behind();
+    let answered = volume.bytes();
+    server.0.kill().unwrap();
+    drop(server);
+    let server = volume.serve();
+    assert!(volume.bytes() == answered, "no record may be written over later changes");
+    check_healed(&volume, server, &before);
+}
+
+#[test]
+fn records_of_a_server_that_was_killed_get_into_a_checkpoint_without_another_write() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 256k", "flush"]);
+    drop(server);
+    let arguments = ["cdp", "serve", "group", "--checkpoint", "1s", "--checkpoint-max", "1s"];
+    let server = Server::start(&volume.fixture, &arguments, &volume.group.join("nbd"));
+    let start = Instant::now();
+    let checkpoints = || {
+        let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+        history["checkpoints"].as_array().unwrap().len()
+    };
+    while checkpoints() < 2 {
+        assert!(start.elapsed() < Duration::from_mins(1), "no checkpoint was made");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
+/// Changes a byte of the volume behind the server's back.
+fn flip(volume: &Volume, offset: u64) {
+    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+#[test]
+fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(0), "compared 16.000 MiB: 0 B differ");
+    flip(&volume, 70_000);
+    flip(&volume, 5 << 20);
+    let scanned = fixture.run(["cdp", "scan", "group", "--json"]).code(1).json();
+    assert_eq!(scanned["differing_bytes"], 8192);
+    assert_eq!(scanned["differing"][0]["offset"], 69_632);
+    assert_eq!(scanned["left_bytes"], 0);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 69632 to 73728 differ");
+    check_printed(&fixture.run(["cdp", "scan", "group", "--record"]).code(0), "8.000 KiB differ and were recorded");
+    fixture.run(["cdp", "scan", "group"]).code(0);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert!(volume.restored("latest") == volume.bytes());
+    server.stop();
+    // Nobody serves the group now.
+    flip(&volume, 9 << 20);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 9437184 to 9441280 differ");
+    fixture.run(["cdp", "scan", "group", "--record"]).code(0);
+    let server = volume.serve();
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
+fn check_printed(ran: &Ran, text: &str) {
+    assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
 }

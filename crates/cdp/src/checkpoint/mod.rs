@@ -6,6 +6,7 @@
 //! changes nothing: the next one begins with the same record.
 
 mod cut;
+mod hole;
 mod image;
 mod policy;
 mod run;

@@ -17,13 +17,15 @@ use onefold_engine::store::metadata::Scratch;
 use onefold_engine::types::{Fingerprint, SessionId, Timestamp};
 
 use crate::checkpoint::cut::{Recording, Stored};
+use crate::checkpoint::hole::HoleVolume;
 use crate::checkpoint::image::{Image, change_image, store_volume};
 use crate::checkpoint::policy::proof;
 use crate::history::{CheckpointLimits, Cutter, GapTracker, Survey, Surveyor};
 use crate::journal::{Entry, Journal, Lsn, Op};
 use crate::nbd::export::Export;
 use crate::stored::{
-    Checkpoint, Checkpoints, GroupSpec, HISTORY, IMAGE, Stream, Streams, VolumeSpec, data_path, index_path, read_index,
+    Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, HISTORY, IMAGE, Stream, Streams, VolumeSpec, data_path, index_path,
+    read_index,
 };
 
 /// Modes of files and directories of checkpoints.
@@ -116,12 +118,30 @@ impl Checkpointer {
         Ok(checkpoints.newest().map(Checkpoint::last))
     }
 
+    /// Begins the history of volumes that are on another machine, whose bytes come as records: their images are holes. No view shows them.
+    /// Returns `None` if a prune is in progress.
+    pub fn initial_empty(&mut self, request: &WriteRequest<'_>) -> Result<Option<SessionId>> {
+        let hole = |volume: &VolumeSpec| Arc::new(HoleVolume { size: volume.size }) as Arc<dyn Export>;
+        let holes: Vec<_> = self.group.volumes.iter().map(hole).collect();
+        self.store_initial(&holes, Lsn(0), &[EMPTY_TAG], request)
+    }
+
     /// Stores the initial images of all volumes, as the volumes are after a record, which is durable in the journal; 0 before the first.
     /// Nobody may change the volumes meanwhile. Returns `None` if a prune is in progress.
     pub fn initial(
         &mut self,
         origins: &[Arc<dyn Export>],
         last: Lsn,
+        request: &WriteRequest<'_>,
+    ) -> Result<Option<SessionId>> {
+        self.store_initial(origins, last, &[], request)
+    }
+
+    fn store_initial(
+        &mut self,
+        origins: &[Arc<dyn Export>],
+        last: Lsn,
+        tags: &[&str],
         request: &WriteRequest<'_>,
     ) -> Result<Option<SessionId>> {
         let checkpoints = Checkpoints::read(&self.store, &self.group.name, Some(self.group.id))?;
@@ -156,7 +176,8 @@ impl Checkpointer {
                 marks: Vec::new(),
             };
             let tree = store_tree(writer, group.names(), images, None, time)?;
-            let snapshot = Snapshot { journal: Some(note), ..describe(group, program, request, (time, tree)) };
+            let mut snapshot = Snapshot { journal: Some(note), ..describe(group, program, request, (time, tree)) };
+            snapshot.tags.extend(tags.iter().map(|tag| (*tag).to_owned()));
             commit(writer, group, snapshot).map(|(session, _)| Some(session))
         })?;
         Ok(outcome.value)

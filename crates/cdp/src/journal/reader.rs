@@ -100,6 +100,8 @@ pub struct Frames {
     directory: Directory,
     /// Segments that are left, the next one last.
     segments: Vec<u64>,
+    /// The newest segment that it knows; 0 if none.
+    newest: u64,
     walk: Option<Walk>,
     from: Lsn,
     /// The record after the last one to be read.
@@ -110,8 +112,27 @@ pub struct Frames {
 
 impl Frames {
     pub(super) fn new(directory: Directory, mut segments: Vec<u64>, from: Lsn, end: Lsn) -> Self {
+        let newest = segments.last().copied().unwrap_or(0);
         segments.reverse();
-        Self { directory, segments, walk: None, from, end, buffer: Vec::new(), file: None }
+        Self { directory, segments, newest, walk: None, from, end, buffer: Vec::new(), file: None }
+    }
+
+    /// Returns the record that it reads next.
+    pub fn position(&self) -> Lsn {
+        self.walk.as_ref().map_or(self.from, |walk| walk.next.lsn.max(self.from))
+    }
+
+    /// Returns the segment that it reads, and the offset there; `None` before the first frame.
+    pub(super) fn offset(&self) -> Option<(u64, u64)> {
+        self.walk.as_ref().map(|walk| (walk.segment.number, walk.offset))
+    }
+
+    /// Lets the reader go on to a record, in all segments of the journal, ascending.
+    pub(super) fn extend(&mut self, segments: impl DoubleEndedIterator<Item = u64>, end: Lsn) {
+        let newer: Vec<u64> = segments.rev().take_while(|number| self.newest < *number).collect();
+        self.newest = newer.first().copied().unwrap_or(self.newest);
+        self.segments.splice(0..0, newer);
+        self.end = end;
     }
 
     /// Passes the records of the next frame, in order; returns false at the end.

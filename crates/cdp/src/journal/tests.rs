@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::error::Error;
-use onefold_engine::io::Disk;
+use onefold_engine::io::{Disk, Host};
 use onefold_engine::random::SplitMix64;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost};
 use onefold_engine::types::RepositoryId;
@@ -339,4 +340,29 @@ fn threads_that_commit_at_the_same_time_share_frames_and_each_finds_its_record()
         .unwrap()
     {}
     assert_eq!(next, [200; 4]);
+}
+
+#[test]
+fn the_age_of_what_is_not_durable_is_that_of_its_oldest_record() {
+    let disk = empty();
+    let host = Arc::new(SimHost::new(1));
+    let shared: Arc<dyn Host> = host.clone();
+    let journal = Journal::open(Arc::new(disk), shared, Path::new(DIR), identity(), SIZE).unwrap().0;
+    let seconds = |count| host.sleep(Duration::from_secs(count));
+    let age = || journal.unsynced_age().map(|age| age.as_secs());
+    assert_eq!(age(), None);
+    append(&journal, 1).unwrap();
+    seconds(2);
+    append(&journal, 2).unwrap();
+    journal.commit(Lsn(2)).unwrap();
+    seconds(3);
+    append(&journal, 3).unwrap();
+    seconds(4);
+    assert_eq!(age(), Some(9));
+    // A sync covers what is in its file: the third record is not.
+    journal.sync().unwrap();
+    assert_eq!(age(), Some(4));
+    journal.commit(Lsn(3)).unwrap();
+    journal.sync().unwrap();
+    assert_eq!(age(), None);
 }

@@ -3,9 +3,12 @@
 //! A thread that has appended a record and finds that no frame is being written seals the open frame and writes it. Others append to
 //! the next frame meanwhile, and one of them writes that. So one frame is written at a time, and a single writer waits for nobody.
 
+mod follow;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::background::Background;
@@ -25,11 +28,13 @@ struct OpenFrame {
     /// Room for the header, then the body.
     bytes: Vec<u8>,
     records: u32,
+    /// Its time, if it is not that of its writing.
+    time: Option<u64>,
 }
 
 impl Default for OpenFrame {
     fn default() -> Self {
-        Self { bytes: vec![0; FRAME_HEADER_BYTES], records: 0 }
+        Self { bytes: vec![0; FRAME_HEADER_BYTES], records: 0, time: None }
     }
 }
 
@@ -41,6 +46,7 @@ impl OpenFrame {
     fn clear(&mut self) {
         self.bytes.truncate(FRAME_HEADER_BYTES);
         self.records = 0;
+        self.time = None;
     }
 }
 
@@ -81,6 +87,12 @@ struct State {
     /// Bytes left in the segment that takes frames.
     left: u64,
     is_syncing: bool,
+    /// When the open frame, and the one that is being written, got their first records, by the host's monotonic clock.
+    open_since: Duration,
+    in_flight_since: Duration,
+    /// When the oldest record was appended that is not durable, and the oldest that the sync in progress does not cover.
+    unsynced_since: Option<Duration>,
+    uncovered_since: Option<Duration>,
     /// Files with frames that are not durable.
     dirty: Vec<(u64, Arc<dyn DiskFile>)>,
     /// Segments with records, and their first records.
@@ -107,6 +119,8 @@ pub struct JournalStatus {
     pub bytes: u64,
     /// Most bytes of the segments.
     pub bytes_max: u64,
+    /// Bytes of the segments without what is left in the last one.
+    pub used: u64,
 }
 
 /// The journal of a consistency group. Any number of threads may use it.
@@ -158,6 +172,10 @@ impl Journal {
             in_flight: 0,
             left: 0,
             is_syncing: false,
+            open_since: Duration::ZERO,
+            in_flight_since: Duration::ZERO,
+            unsynced_since: None,
+            uncovered_since: None,
             dirty: Vec::new(),
             segments: segments.into(),
             released: VecDeque::new(),
@@ -179,26 +197,48 @@ impl Journal {
     ///
     /// Panics if the record is not sound.
     pub fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
-        assert!(record.is_sound(), "{record:?}");
+        self.append_together(std::slice::from_ref(record), 0)
+    }
+
+    /// Appends records that a crash keeps all or none of; returns the place of the last. So many bytes of the journal are left free,
+    /// for records that are appended with less.
+    ///
+    /// Panics if a record is not sound, if there are none, and if they do not fit into a frame.
+    pub fn append_together(&self, records: &[Record<'_>], leaving: u64) -> Result<Lsn, AppendError> {
+        for record in records {
+            assert!(record.is_sound(), "{record:?}");
+        }
+        let bytes: usize = records.iter().map(Record::bytes).sum();
+        assert!((1..=FRAME_BODY_MAX).contains(&bytes), "{bytes} bytes of records in one frame");
         let mut state = self.lock();
         loop {
             if let Some(error) = &state.failed {
                 return Err(AppendError::Failed(error.clone()));
             }
-            let body = state.open.body() + record.bytes();
+            let body = state.open.body() + bytes;
             if body <= FRAME_BODY_MAX {
-                if !self.has_space(&state, body) {
+                if !self.has_space(&state, body, leaving) {
                     return Err(AppendError::Full);
                 }
                 break;
             }
             state = self.write_or_wait(state)?;
         }
-        let lsn = state.next;
-        state.next = Lsn(lsn.0 + 1);
-        record.encode(&mut state.open.bytes);
-        state.open.records += 1;
-        Ok(lsn)
+        if state.open.records == 0 {
+            state.open_since = self.host.monotonic();
+        }
+        let since = state.open_since;
+        state.unsynced_since.get_or_insert(since);
+        if state.is_syncing {
+            state.uncovered_since.get_or_insert(since);
+        }
+        for record in records {
+            record.encode(&mut state.open.bytes);
+        }
+        let count = u32::try_from(records.len()).expect("records of a frame are few");
+        state.open.records += count;
+        state.next = Lsn(state.next.0 + u64::from(count));
+        Ok(Lsn(state.next.0 - 1))
     }
 
     /// Returns when a record is in its file.
@@ -232,6 +272,8 @@ impl Journal {
             }
             state.is_syncing = true;
             let (covered, frame, files) = (state.written, state.written_frame, state.dirty.clone());
+            let since_open = (state.open.records != 0).then_some(state.open_since);
+            state.uncovered_since = if state.in_flight == 0 { since_open } else { Some(state.in_flight_since) };
             drop(state);
             let outcome = files.iter().try_for_each(|(_, file)| file.sync_data());
             state = self.lock();
@@ -239,6 +281,7 @@ impl Journal {
             match outcome {
                 Ok(()) => {
                     (state.synced, state.synced_frame) = (covered, frame);
+                    state.unsynced_since = state.uncovered_since.take();
                     // The last one may have got more frames meanwhile.
                     let last = files.last().map_or(0, |(number, _)| *number);
                     state.dirty.retain(|(number, _)| last <= *number);
@@ -293,7 +336,14 @@ impl Journal {
             segments_max: self.directory.size.segments_max,
             bytes: u64::from(segments) * self.directory.size.segment_bytes,
             bytes_max: self.directory.size.bytes(),
+            used: (u64::from(segments) * self.directory.size.segment_bytes).saturating_sub(state.left),
         }
+    }
+
+    /// Returns the age of the oldest record that is not durable; `None` if all are.
+    pub fn unsynced_age(&self) -> Option<Duration> {
+        let since = self.lock().unsynced_since?;
+        Some(self.host.monotonic().saturating_sub(since))
     }
 
     /// Returns the first failure of a write or sync, if there was one.
@@ -313,17 +363,19 @@ impl Journal {
         self.sync()
     }
 
-    /// Returns true if the frame that is being written and the open one with a body of so many bytes have space.
-    fn has_space(&self, state: &State, body: usize) -> bool {
+    /// Returns true if the frame that is being written and the open one with a body of so many bytes have space, with so many bytes left
+    /// free after them.
+    fn has_space(&self, state: &State, body: usize, leaving: u64) -> bool {
         let mut left = state.left;
         let mut segments =
             self.directory.size.segments_max.saturating_sub(u32::try_from(state.segments.len()).unwrap_or(u32::MAX));
-        for bytes in [state.in_flight, frame_bytes(body) as u64] {
+        for bytes in [state.in_flight, frame_bytes(body) as u64, leaving] {
             if left < bytes {
                 let Some(fewer) = segments.checked_sub(1) else { return false };
                 (segments, left) = (fewer, self.directory.size.segment_bytes - BLOCK_BYTES as u64);
             }
-            left -= bytes;
+            let Some(less) = left.checked_sub(bytes) else { return false };
+            left = less;
         }
         true
     }
@@ -335,6 +387,7 @@ impl Journal {
         let next = state.reusable.take().unwrap_or_default();
         let mut frame = std::mem::replace(&mut state.open, next);
         state.in_flight = frame_bytes(frame.body()) as u64;
+        state.in_flight_since = state.open_since;
         let in_use = state.segments.len();
         let synced = state.synced_frame;
         drop(state);
@@ -379,7 +432,9 @@ impl Journal {
             number: writer.next.frame,
             first_lsn: writer.next.lsn,
             synced,
-            time: seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into()),
+            time: frame
+                .time
+                .unwrap_or_else(|| seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into())),
             previous_tag: writer.next.tag,
         };
         let encoded = header.encode();

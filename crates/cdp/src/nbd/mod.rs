@@ -14,12 +14,12 @@ pub mod export;
 pub mod file;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
-mod input;
+pub(crate) mod input;
 mod negotiate;
 mod respond;
 pub mod serve;
 pub mod tls;
-mod transport;
+pub(crate) mod transport;
 pub mod wire;
 
 pub use catalog::NamedExport;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{Connection, RootCertStore, ServerConfig, ServerConnection};
 
 use super::negotiate::StartTls;
 use super::transport::Transport;
@@ -35,6 +35,32 @@ pub struct Certificates<'a> {
     pub client_authorities: Option<&'a [u8]>,
 }
 
+/// Returns an error of files that are no certificates or keys.
+pub(crate) fn invalid(what: &str, error: &dyn fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("invalid {what}: {error}"))
+}
+
+/// Reads certificates in the format PEM.
+pub(crate) fn read_chain(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    chain.map_err(|error| invalid("certificate", &error))
+}
+
+/// Reads a private key in the format PEM.
+pub(crate) fn read_key(pem: &[u8]) -> io::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| invalid("private key", &error))
+}
+
+/// Reads the certificates of authorities in the format PEM.
+pub(crate) fn read_authorities(pem: &[u8]) -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem) {
+        let authority = authority.map_err(|error| invalid("certificate of an authority", &error))?;
+        roots.add(authority).map_err(|error| invalid("certificate of an authority", &error))?;
+    }
+    Ok(roots)
+}
+
 /// Encrypts the connections of a server.
 #[derive(Clone)]
 pub struct Tls(Arc<ServerConfig>);
@@ -42,23 +68,14 @@ pub struct Tls(Arc<ServerConfig>);
 impl Tls {
     /// Reads certificates. TLS 1.2 and 1.3 are offered: the protocol document demands the first.
     pub fn new(certificates: &Certificates<'_>) -> io::Result<Self> {
-        let invalid = |what: &str, error: &dyn fmt::Display| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("invalid {what}: {error}"))
-        };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates.chain).collect();
-        let chain = chain.map_err(|error| invalid("certificate", &error))?;
-        let key = PrivateKeyDer::from_pem_slice(certificates.key).map_err(|error| invalid("private key", &error))?;
+        let (chain, key) = (read_chain(certificates.chain)?, read_key(certificates.key)?);
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| invalid("versions of TLS", &error))?;
         let builder = match certificates.client_authorities {
             None => builder.with_no_client_auth(),
             Some(authorities) => {
-                let mut roots = RootCertStore::empty();
-                for authority in CertificateDer::pem_slice_iter(authorities) {
-                    let authority = authority.map_err(|error| invalid("certificate of an authority", &error))?;
-                    roots.add(authority).map_err(|error| invalid("certificate of an authority", &error))?;
-                }
+                let roots = read_authorities(authorities)?;
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
                 builder.with_client_cert_verifier(verifier.map_err(|error| invalid("authorities", &error))?)
             }
@@ -77,15 +94,20 @@ impl fmt::Debug for Tls {
 impl StartTls for Tls {
     fn start(&self, below: Box<dyn Transport>) -> io::Result<Box<dyn Transport>> {
         let session = ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
-        let transport = TlsTransport {
-            below,
-            session: Mutex::new(session),
-            received: Mutex::new(Received { bytes: vec![0; RECEIVED_BYTES], start: 0, end: 0 }),
-            sending: Mutex::new(Vec::new()),
-        };
-        transport.complete_handshake()?;
-        Ok(Box::new(transport))
+        encrypt(below, session.into())
     }
+}
+
+/// Does one side's part of the handshake of TLS on a stream; returns the encrypted stream.
+pub(crate) fn encrypt(below: Box<dyn Transport>, session: Connection) -> io::Result<Box<dyn Transport>> {
+    let transport = TlsTransport {
+        below,
+        session: Mutex::new(session),
+        received: Mutex::new(Received { bytes: vec![0; RECEIVED_BYTES], start: 0, end: 0 }),
+        sending: Mutex::new(Vec::new()),
+    };
+    transport.complete_handshake()?;
+    Ok(Box::new(transport))
 }
 
 /// An encrypted stream over another one.
@@ -95,7 +117,7 @@ impl StartTls for Tls {
 #[derive(Debug)]
 struct TlsTransport {
     below: Box<dyn Transport>,
-    session: Mutex<ServerConnection>,
+    session: Mutex<Connection>,
     received: Mutex<Received>,
     /// Encrypted bytes of the thread that sends.
     sending: Mutex<Vec<u8>>,
@@ -110,7 +132,7 @@ struct Received {
 }
 
 impl TlsTransport {
-    fn session(&self) -> MutexGuard<'_, ServerConnection> {
+    fn session(&self) -> MutexGuard<'_, Connection> {
         lock(&self.session)
     }
 
@@ -126,7 +148,10 @@ impl TlsTransport {
                 return Ok(());
             }
             if !received.refill(&*self.below)? {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the client has left the handshake of TLS"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the other side has left the handshake of TLS",
+                ));
             }
         }
     }
@@ -203,7 +228,7 @@ enum Refill {
 
 impl Received {
     /// Gives bytes to the session; false if there are none.
-    fn supply(&mut self, session: &mut ServerConnection) -> io::Result<bool> {
+    fn supply(&mut self, session: &mut Connection) -> io::Result<bool> {
         let mut rest = &self.bytes[self.start..self.end];
         if rest.is_empty() {
             return Ok(false);

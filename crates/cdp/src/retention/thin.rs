@@ -69,7 +69,14 @@ impl Thinner {
     /// Prepares to thin a group: `group` is its name, and its identity if several groups have had the name.
     pub fn open(store: &Store, group: (&str, Option<GroupId>), options: ThinOptions, driver: &Driver) -> Result<Self> {
         let streams = Streams::open(store, &options.scratch, driver, options.memory_bytes)?;
-        Ok(Self { store: store.clone(), name: group.0.to_owned(), id: group.1, options, streams, remembered: Remembered::default() })
+        Ok(Self {
+            store: store.clone(),
+            name: group.0.to_owned(),
+            id: group.1,
+            options,
+            streams,
+            remembered: Remembered::default(),
+        })
     }
 
     /// Returns its memory.

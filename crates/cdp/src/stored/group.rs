@@ -15,6 +15,8 @@ use crate::stored::{HISTORY, IMAGE};
 const TAG: &str = "cdp:";
 /// Tag of the checkpoints whose history was thinned.
 pub(crate) const THINNED_TAG: &str = "cdp-thinned";
+/// Tag of an initial checkpoint whose images are holes, since the volumes are on another machine.
+pub(crate) const EMPTY_TAG: &str = "cdp-empty";
 /// Most volumes of a group: their numbers have 16 bits.
 const VOLUMES_MAX: usize = 1 << 16;
 /// Longest name of a volume in bytes: that of a file.
@@ -89,6 +91,8 @@ pub struct Checkpoint {
     pub tree: Fingerprint,
     /// Wall clock of its last record, or of the initial images.
     pub time: Timestamp,
+    /// True if nothing is known of the volumes yet: its images are holes.
+    pub is_empty: bool,
     /// Its records and marks.
     pub note: JournalNote,
     /// Names of the volumes, in the order of their numbers.
@@ -153,12 +157,13 @@ impl Checkpoints {
                 snapshot: session,
                 tree: snapshot.tree,
                 time: snapshot.time,
+                is_empty: snapshot.tags.iter().any(|tag| tag == EMPTY_TAG),
                 note: note.clone(),
                 volumes: names.collect(),
                 tags: snapshot
                     .tags
                     .iter()
-                    .filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG)
+                    .filter(|tag| !tag.starts_with(TAG) && ![THINNED_TAG, EMPTY_TAG].contains(&tag.as_str()))
                     .cloned()
                     .collect(),
                 is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),

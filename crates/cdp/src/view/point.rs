@@ -76,6 +76,12 @@ impl PointInTime {
                 moment.lsn
             )));
         };
+        if checkpoint.is_empty && checkpoint.last() == moment.lsn {
+            return Err(Error::invalid(format!(
+                "nothing is known of the volumes after record {}: their first transfer begins then",
+                moment.lsn
+            )));
+        }
         let (mut images, mut volumes) = (Vec::new(), Vec::new());
         for name in &checkpoint.volumes {
             let image = streams.find(checkpoint.tree, &Path::new(name).join(IMAGE))?;

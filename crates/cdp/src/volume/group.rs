@@ -1,28 +1,40 @@
-//! A consistency group in use: its journal, its activity log, and the volumes themselves.
+//! A consistency group in use: its journal, its requests, and the volumes themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::{Disk, Host};
 
+use crate::journal::codec::{RECORD_HEADER_BYTES, frame_bytes};
 use crate::journal::{AppendError, Journal, JournalIdentity, JournalSize, Lsn, Op, Record, Recovered};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
-use crate::volume::activity::{ActivityLog, EXTENT_BYTES, Extent, LastUse};
+use crate::volume::activity::{ActivityLog, Extent, LastUse, extents_of};
+use crate::volume::behind::BehindMap;
+use crate::volume::pressure::{JournalFill, Pacer};
+use crate::volume::range_lock::{HeldRange, RangeLock};
+use crate::volume::requests::{Mode, Request, Requests, State};
+use crate::volume::syncs::{Syncs, Wanted};
 
-/// Name of the activity log in the group's directory, and of the directory of its journal.
+/// Name of the activity log in the group's directory, and of the bitmap of extents that are behind.
 const ACTIVITY: &str = "activity";
-const JOURNAL: &str = "journal";
-/// Bytes that are compared at a time, and the unit of differences.
-const COMPARED_BYTES: usize = 1 << 20;
-const BLOCK_BYTES: usize = 4096;
+const BEHIND: &str = "behind";
+/// Name of the directory of its journal.
+pub const JOURNAL: &str = "journal";
+/// Most volumes of a group: records that begin a gap in all of them fit into one frame.
+pub const VOLUMES_MAX: usize = 1024;
 /// How long a write that found the journal full waits before it looks again.
 const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
+
+/// Age from which records that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
+/// take 300 ms, a power cut takes at most the writes of one second.
+pub const UNSYNCED_AGE: Duration = Duration::from_millis(500);
 
 /// Parts that a flush makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +52,8 @@ pub enum WhenBehind {
     Block,
     /// It fails with ENOSPC.
     Fail,
+    /// It is not recorded. Its extents are marked as behind, the history gets a gap, and their bytes are recorded when there is space again.
+    Bitmap,
 }
 
 /// How a group works.
@@ -67,61 +81,63 @@ pub struct Opened {
     pub suspect: Vec<Extent>,
 }
 
-#[derive(Debug)]
-struct Activity {
-    log: ActivityLog,
-    /// Extents of writes that go on, and the next record when each began, with their numbers.
-    writing: BTreeMap<Extent, u32>,
-    starts: BTreeMap<Lsn, u32>,
-    /// Extents that were written since the last syncs began.
-    recent: BTreeSet<Extent>,
-    is_cleaning: bool,
-    /// False until the extents that may differ after a power cut were compared, after the group was closed, and once a volume differs from
-    /// its history: the next opening writes the records again.
-    is_usable: bool,
-}
-
-/// Compares bytes that a volume holds, given by its number and an offset, with those that it had after the last record of the journal.
-/// Appends the blocks that differ, as numbers from the offset on, in ascending order.
-pub type FindDifferences<'a> = dyn FnMut(u16, u64, &[u8], &mut Vec<usize>) -> Result<()> + 'a;
-
-/// Appends the blocks of two ranges of equal length that differ.
-pub fn differing_blocks(found: &[u8], expected: &[u8], differing: &mut Vec<usize>) {
-    let blocks = found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES)).enumerate();
-    differing.extend(blocks.filter(|(_, (found, expected))| found != expected).map(|(number, _)| number));
-}
-
 /// A consistency group in use.
 #[derive(Debug)]
 pub struct Group {
-    journal: Journal,
-    host: Arc<dyn Host>,
-    options: GroupOptions,
-    origins: Vec<Arc<dyn Export>>,
-    activity: Mutex<Activity>,
-    cleaned: Condvar,
+    pub(super) journal: Journal,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) options: GroupOptions,
+    pub(super) origins: Vec<Arc<dyn Export>>,
+    /// One for each volume.
+    locks: Vec<RangeLock>,
+    pub(super) behind: BehindMap,
+    /// Position of the thread that records extents that are behind.
+    pub(super) cursor: Mutex<u64>,
+    pub(super) requests: Requests,
+    pacer: Pacer,
+    syncs: Syncs,
+    /// Held by a scan.
+    pub(super) scanning: Mutex<()>,
+    releases: Mutex<Releases>,
+}
+
+/// Records that may be released, and readers that need them.
+#[derive(Debug, Default)]
+struct Releases {
+    before: Lsn,
+    readers: u32,
+}
+
+/// Keeps all records of a journal until this is dropped.
+#[derive(Debug)]
+pub struct HeldRecords<'a>(&'a Group);
+
+impl Drop for HeldRecords<'_> {
+    fn drop(&mut self) {
+        let mut releases = self.0.lock_releases();
+        releases.readers -= 1;
+        if releases.readers == 0 {
+            self.0.release_now(releases.before);
+        }
+    }
 }
 
 impl Group {
-    /// Creates the files of a group in an existing, empty directory.
-    pub fn create(disk: &dyn Disk, dir: &Path) -> Result<()> {
-        disk.create_dir(&dir.join(JOURNAL))?;
-        ActivityLog::create(disk, &dir.join(ACTIVITY))?;
-        disk.sync_dir(dir)
+    /// Creates the files of a group in an existing, empty directory. `sizes` are those of its volumes.
+    pub fn create(disk: &dyn Disk, dir: &Path, sizes: &[u64]) -> Result<()> {
+        Self::create_files(disk, dir, sizes, false)
     }
 
-    /// Opens the journal of a group that nobody has open, to read what is in no checkpoint. The volumes are not needed, and stay as
-    /// they are.
-    ///
-    /// The caller excludes other processes.
-    pub fn open_journal(
-        disk: &Arc<dyn Disk>,
-        host: Arc<dyn Host>,
-        dir: &Path,
-        identity: JournalIdentity,
-        size: JournalSize,
-    ) -> Result<Journal> {
-        Journal::open(Arc::clone(disk), host, &dir.join(JOURNAL), identity, size).map(|(journal, _)| journal)
+    /// Like [`Group::create`], for volumes whose present bytes are to enter the history as records: all their extents are behind.
+    pub fn create_unstored(disk: &dyn Disk, dir: &Path, sizes: &[u64]) -> Result<()> {
+        Self::create_files(disk, dir, sizes, true)
+    }
+
+    fn create_files(disk: &dyn Disk, dir: &Path, sizes: &[u64], is_behind: bool) -> Result<()> {
+        disk.create_dir(&dir.join(JOURNAL))?;
+        ActivityLog::create(disk, &dir.join(ACTIVITY))?;
+        BehindMap::create(disk, &dir.join(BEHIND), sizes, is_behind)?;
+        disk.sync_dir(dir)
     }
 
     /// Opens a group over its volumes, in the order of their numbers, and writes records again that they may lack.
@@ -135,6 +151,9 @@ impl Group {
         origins: Vec<Arc<dyn Export>>,
         options: GroupOptions,
     ) -> Result<(Self, Opened)> {
+        if VOLUMES_MAX < origins.len() {
+            return Err(Error::invalid(format!("a group has at most {VOLUMES_MAX} volumes")));
+        }
         let (journal, recovered) =
             Journal::open(Arc::clone(disk), Arc::clone(&host), &dir.join(JOURNAL), identity, options.size)?;
         let boot = host.process().map_or([0; 16], |process| process.boot);
@@ -145,17 +164,22 @@ impl Group {
             let reason = format!("the volumes hold the records before {synced}, and {records}");
             return Err(Error::damaged(format!("journal {}", disk.display(dir)), reason));
         }
-        let activity = Activity {
-            log,
-            writing: BTreeMap::new(),
-            starts: BTreeMap::new(),
-            recent: BTreeSet::new(),
-            is_cleaning: false,
-            is_usable: last != LastUse::PowerCut,
-        };
-        let group = Self { journal, host, options, origins, activity: Mutex::new(activity), cleaned: Condvar::new() };
+        let sizes: Vec<u64> = origins.iter().map(|origin| origin.size()).collect();
+        let behind = BehindMap::open(&**disk, &dir.join(BEHIND), &sizes)?;
+        let suspect = if last == LastUse::PowerCut { log.active().collect() } else { Vec::new() };
+        // Extents that are behind may have no gap in the history yet.
+        let mode = if behind.is_empty() { Mode::Recording } else { Mode::Behind };
+        let requests = Requests::new(log, mode, last != LastUse::PowerCut);
+        let locks = origins.iter().map(|_| RangeLock::default()).collect();
+        let cursor = Mutex::new(0);
+        let (pacer, syncs) = (Pacer::new(host.monotonic()), Syncs::new(&origins)?);
+        let (scanning, releases) = (Mutex::new(()), Mutex::default());
+        let group =
+            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, syncs, scanning, releases };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
-        let suspect = if last == LastUse::PowerCut { group.lock().log.active().collect() } else { Vec::new() };
+        if last != LastUse::PowerCut {
+            group.continue_behind()?;
+        }
         Ok((group, Opened { journal: recovered, last, applied, suspect }))
     }
 
@@ -188,56 +212,6 @@ impl Group {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Activity> {
-        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Compares extents with the history after a power cut, and records what differs: the volume holds writes that the journal has lost.
-    /// Returns the number of blocks that differed. Until this was done, no write
-    /// is possible.
-    pub fn compare(&self, suspect: &[Extent], find: &mut FindDifferences<'_>) -> Result<u64> {
-        let failed = |error: AppendError| Error::invalid(error.to_string());
-        let (mut found, mut blocks) = (vec![0; COMPARED_BYTES], Vec::new());
-        let mut differing = 0;
-        for &Extent { volume, number } in suspect {
-            let end = ((number + 1) * EXTENT_BYTES).min(self.origin(volume).size());
-            let mut offset = number * EXTENT_BYTES;
-            while offset < end {
-                let len = usize::try_from(end - offset).unwrap_or(COMPARED_BYTES).min(COMPARED_BYTES);
-                let found = &mut found[..len];
-                let unreadable =
-                    |errno| Error::invalid(format!("volume {volume}: cannot be read at {offset}: {errno:?}"));
-                self.origin(volume).read(offset, found).map_err(unreadable)?;
-                blocks.clear();
-                find(volume, offset, found, &mut blocks)?;
-                if !blocks.is_empty() {
-                    self.record_blocks(volume, offset, found, &blocks).map_err(failed)?;
-                    differing += blocks.len() as u64;
-                }
-                offset += len as u64;
-            }
-        }
-        let unsynced = |errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
-        self.sync().map_err(unsynced)?;
-        let mut activity = self.lock();
-        activity.log.begin_use(self.host.process().map_or([0; 16], |process| process.boot))?;
-        activity.is_usable = true;
-        Ok(differing)
-    }
-
-    /// Records blocks of a range, as they are in the volume now.
-    fn record_blocks(&self, volume: u16, offset: u64, found: &[u8], blocks: &[usize]) -> Result<(), AppendError> {
-        let len = found.len() as u64;
-        let mut last = self.append(&Record::range(Op::ResyncBegin, volume, offset, len))?;
-        for number in blocks {
-            let start = number * BLOCK_BYTES;
-            let end = found.len().min(start + BLOCK_BYTES);
-            last = self.append(&Record::write(volume, offset + start as u64, &found[start..end]))?;
-        }
-        last = self.append(&Record::range(Op::ResyncEnd, volume, offset, len))?.max(last);
-        self.journal.commit(last)
-    }
-
     /// Returns the journal.
     pub fn journal(&self) -> &Journal {
         &self.journal
@@ -249,154 +223,266 @@ impl Group {
         &**origin
     }
 
+    /// Waits until nobody changes a part of a range of a volume, and keeps others from changing it.
+    pub(super) fn hold(&self, volume: u16, range: Range<u64>) -> HeldRange<'_> {
+        self.locks.get(usize::from(volume)).expect("volumes of a group have numbers").hold(range)
+    }
+
     /// Returns how many volumes the group has.
     pub fn volumes(&self) -> usize {
         self.origins.len()
     }
 
+    /// Returns the extents whose bytes in the volume may differ from those in the history.
+    pub fn behind(&self) -> &BehindMap {
+        &self.behind
+    }
+
     /// Returns the record before which all are durable in the volumes.
     pub fn synced(&self) -> Lsn {
-        self.lock().log.synced()
+        self.requests.lock().log.synced()
     }
 
     /// Names the present moment; returns its record, which is durable.
-    pub fn mark(&self, name: &str) -> Result<Lsn, AppendError> {
-        let lsn = self.append(&Record::mark(name))?;
-        self.journal.commit(lsn)?;
-        self.journal.sync()?;
+    ///
+    /// Fails while changes are missing in the history: the moment could not be brought back.
+    pub fn mark(&self, name: &str) -> Result<Lsn> {
+        let failed = |error: AppendError| Error::invalid(error.to_string());
+        let request = self.begin(0, 0..0, true).map_err(|_| Error::invalid("the group takes no records any more"))?;
+        if !request.is_recorded() || !self.behind.is_empty() {
+            let reason =
+                "changes are missing in the history until their extents are recorded again: this moment has no name";
+            return Err(Error::invalid(reason));
+        }
+        let lsn = self.append(&Record::mark(name)).map_err(failed)?;
+        self.journal.commit(lsn).and_then(|()| self.journal.sync()).map_err(failed)?;
         Ok(lsn)
+    }
+
+    /// Keeps all records of the journal, for somebody who reads them. Space that is released meanwhile comes back afterwards.
+    pub fn hold_records(&self) -> HeldRecords<'_> {
+        self.lock_releases().readers += 1;
+        HeldRecords(self)
+    }
+
+    fn lock_releases(&self) -> MutexGuard<'_, Releases> {
+        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives records back that nobody needs any more, apart from those that the volumes may lack.
     pub fn release(&self, before: Lsn) {
-        let synced = self.lock().log.synced();
+        let mut releases = self.lock_releases();
+        releases.before = releases.before.max(before);
+        if releases.readers == 0 {
+            self.release_now(releases.before);
+        }
+    }
+
+    fn release_now(&self, before: Lsn) {
+        let synced = self.requests.lock().log.synced();
+        let used = self.journal.status().used;
         self.journal.release(before.min(synced));
+        let bytes = used.saturating_sub(self.journal.status().used);
+        if bytes != 0 {
+            self.pacer.note_returned(bytes, self.host.monotonic());
+        }
+    }
+
+    fn fill(&self) -> JournalFill {
+        let status = self.journal.status();
+        let returned = self.pacer.returned(status.bytes_max);
+        JournalFill { used: status.used, bytes_max: status.bytes_max, returned }
+    }
+
+    /// Delays a change by the fill of the journal, if changes wait for its space.
+    pub(super) fn pace(&self, len: u64) {
+        if self.options.when_behind != WhenBehind::Block {
+            return;
+        }
+        let fill = self.fill();
+        if fill.is_tight() {
+            let now = self.host.monotonic();
+            self.host.sleep(self.pacer.wait(fill.delay(len), now));
+        }
+    }
+
+    /// Returns false if changes may wait for something slow: space of the journal, or marks of extents that are behind.
+    pub(super) fn is_prompt(&self) -> bool {
+        !self.fill().is_tight() && self.requests.lock().mode == Mode::Recording
+    }
+
+    /// Bytes of the journal that are left for the records which begin a gap, and for the one that closes the journal.
+    fn reserve(&self) -> u64 {
+        (frame_bytes(self.origins.len() * RECORD_HEADER_BYTES) + frame_bytes(RECORD_HEADER_BYTES)) as u64
     }
 
     /// Appends a record, and waits for space if that is how the group works.
     pub(super) fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
+        self.append_waiting(std::slice::from_ref(record))
+    }
+
+    /// Appends records that a crash keeps all or none of; waits for space if that is how the group works.
+    pub(super) fn append_waiting(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
         loop {
-            match self.journal.append(record) {
-                Err(AppendError::Full) if self.options.when_behind == WhenBehind::Block => {
-                    self.host.sleep(FULL_WAIT);
-                }
+            match self.append_now(records) {
+                Err(AppendError::Full) if self.waits_for_space() => {}
                 outcome => return outcome,
             }
         }
     }
 
-    /// Notes that extents are about to be written; returns what [`Group::end_write`] takes.
-    pub(super) fn begin_write(&self, extents: impl Iterator<Item = Extent> + Clone) -> Result<Lsn, Errno> {
-        let mut activity = self.lock();
-        if !activity.is_usable {
-            return Err(Errno::Io);
+    /// Waits a while for space of the journal; returns false if the group does not wait for it.
+    pub(super) fn waits_for_space(&self) -> bool {
+        let waits = self.options.when_behind == WhenBehind::Block;
+        if waits {
+            self.host.sleep(FULL_WAIT);
         }
-        while !activity.log.activate(extents.clone()).map_err(|_| Errno::Io)? {
-            activity = self.clean(activity)?;
+        waits
+    }
+
+    /// Appends records that a crash keeps all or none of, without waiting for space.
+    pub(super) fn append_now(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
+        self.journal.append_together(records, self.reserve())
+    }
+
+    /// Begins a request for a range, which may be empty. While nothing can be recorded, the request is not recorded if that is allowed;
+    /// else it waits or fails, as the group works.
+    pub(super) fn begin(&self, volume: u16, range: Range<u64>, may_be_unrecorded: bool) -> Result<Request<'_>, Errno> {
+        let mut state = self.requests.lock();
+        loop {
+            if !state.is_usable {
+                return Err(Errno::Io);
+            }
+            match state.mode {
+                Mode::Changing => state = self.requests.wait(state),
+                Mode::Recording => {
+                    let extents = extents_of(volume, range.clone());
+                    if state.log.activate(extents).map_err(|_| Errno::Io)? {
+                        let next = self.journal.next();
+                        return Ok(self.requests.begin(state, (volume, range), Some(next)));
+                    }
+                    state = self.clean(state)?;
+                }
+                Mode::Behind => {
+                    drop(state);
+                    let is_recording = self.record_again_if_possible().map_err(|error| errno_of(&error))?;
+                    state = self.requests.lock();
+                    if is_recording || state.mode != Mode::Behind {
+                        continue;
+                    }
+                    if may_be_unrecorded {
+                        return Ok(self.requests.begin(state, (volume, range), None));
+                    }
+                    drop(state);
+                    if !self.waits_for_space() {
+                        return Err(Errno::NoSpace);
+                    }
+                    state = self.requests.lock();
+                }
+            }
         }
-        for extent in extents {
-            add(&mut activity.writing, extent);
-            activity.recent.insert(extent);
-        }
-        let start = self.journal.next();
-        add(&mut activity.starts, start);
-        Ok(start)
     }
 
     /// Refuses writes from now on: a volume lacks a change that its history has. The next opening mends that.
     pub(super) fn give_up(&self) {
-        self.lock().is_usable = false;
+        self.requests.lock().is_usable = false;
     }
 
-    /// Notes that extents were written.
-    pub(super) fn end_write(&self, extents: impl Iterator<Item = Extent>, start: Lsn) {
-        let mut activity = self.lock();
-        extents.for_each(|extent| subtract(&mut activity.writing, extent));
-        subtract(&mut activity.starts, start);
+    /// Makes records durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
+    pub fn maintain(&self) -> Result<()> {
+        if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {
+            self.journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.
     pub fn sync(&self) -> Result<(), Errno> {
-        self.clean(self.lock()).map(drop)
+        self.clean(self.requests.lock()).map(drop)
     }
 
     /// Makes what clients have written durable.
     pub(super) fn flush(&self, volume: u16) -> Result<(), Errno> {
-        let lsn = self.append(&Record::range(Op::Flush, volume, 0, 0)).map_err(|error| errno_of(&error))?;
-        self.journal.commit(lsn).map_err(|error| errno_of(&error))?;
-        match self.options.durability {
-            Durability::Journal => self.journal.sync().map_err(|error| errno_of(&error))?,
-            Durability::Both => self.sync_both(std::slice::from_ref(&self.origins[usize::from(volume)]))?,
+        let request = self.begin(volume, 0..0, true)?;
+        if request.is_recorded() {
+            match self.append(&Record::range(Op::Flush, volume, 0, 0)) {
+                Ok(lsn) => self.journal.commit(lsn).map_err(|error| errno_of(&error))?,
+                // The moment is none that can be asked for, and what was written is durable all the same.
+                Err(AppendError::Full) if self.options.when_behind == WhenBehind::Bitmap => {}
+                Err(error) => return Err(errno_of(&error)),
+            }
         }
-        let activity = self.lock();
-        if self.options.durability == Durability::Both && ACTIVE_AT_FLUSH < activity.log.active().len() {
-            drop(self.clean(activity)?);
+        drop(request);
+        // What is in the volume alone is durable there alone.
+        if self.options.durability == Durability::Journal && self.behind.is_empty() {
+            return self.journal.sync().map_err(|error| errno_of(&error));
+        }
+        self.sync_both(volume.into()..usize::from(volume) + 1)?;
+        let state = self.requests.lock();
+        if self.options.durability == Durability::Both && ACTIVE_AT_FLUSH < state.log.active().len() {
+            drop(self.clean(state)?);
         }
         Ok(())
     }
 
     /// Syncs the journal and volumes at the same time.
-    fn sync_both(&self, origins: &[Arc<dyn Export>]) -> Result<(), Errno> {
-        std::thread::scope(|scope| {
-            let volumes = scope.spawn(|| origins.iter().try_for_each(|origin| origin.flush()));
-            let journal = self.journal.sync().map_err(|error| errno_of(&error));
-            let volumes = volumes.join().unwrap_or(Err(Errno::Io));
-            journal.and(volumes)
-        })
+    fn sync_both(&self, volumes: Range<usize>) -> Result<(), Errno> {
+        let wanted: Vec<Wanted> = volumes.map(|volume| self.syncs.begin(volume)).collect();
+        let journal = self.journal.sync().map_err(|error| errno_of(&error));
+        let synced = wanted.into_iter().map(|wanted| self.syncs.finish(wanted)).fold(Ok(()), Result::and);
+        journal.and(synced)
     }
 
-    /// Syncs the journal and all volumes, and ends the activity of what was not written meanwhile.
-    fn clean<'a>(&'a self, mut activity: MutexGuard<'a, Activity>) -> Result<MutexGuard<'a, Activity>, Errno> {
-        if activity.is_cleaning {
-            return Ok(self.cleaned.wait(activity).unwrap_or_else(PoisonError::into_inner));
+    /// Syncs the journal and all volumes, and ends the activity of what was not written meanwhile. If another thread is at it, waits for
+    /// that one.
+    fn clean<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, Errno> {
+        if state.is_cleaning {
+            return Ok(self.requests.wait(state));
         }
-        activity.is_cleaning = true;
-        let writing: BTreeSet<Extent> = activity.writing.keys().copied().collect();
-        activity.recent.clear();
+        state.is_cleaning = true;
+        let writing: BTreeSet<Extent> = state.writing.keys().copied().collect();
+        state.recent.clear();
         // Records of writes that go on may not be in the volumes yet.
-        let synced = activity.starts.keys().next().copied().unwrap_or_else(|| self.journal.next());
-        drop(activity);
-        let outcome = self.sync_both(&self.origins);
-        let mut activity = self.lock();
-        activity.is_cleaning = false;
+        let synced = state.starts.keys().next().copied().unwrap_or_else(|| self.journal.next());
+        drop(state);
+        let outcome = self.sync_both(0..self.origins.len());
+        let mut state = self.requests.lock();
+        state.is_cleaning = false;
         let outcome = outcome.and_then(|()| {
-            let kept = activity.recent.union(&writing).copied().collect();
-            activity.log.retain(kept, synced).map_err(|_| Errno::Io)
+            let kept = state.recent.union(&writing).copied().collect();
+            state.log.retain(kept, synced).map_err(|_| Errno::Io)
         });
-        self.cleaned.notify_all();
-        outcome.map(|()| activity)
+        self.requests.notify();
+        outcome.map(|()| state)
     }
 
-    /// Closes the group: journal and volumes are durable and agree. Later writes are refused.
+    /// Syncs the journal and all volumes while no request is in progress: all records are durable in the volumes.
+    pub(super) fn clean_all(&self) -> Result<(), Errno> {
+        let mut state = self.requests.lock();
+        while state.is_cleaning {
+            state = self.requests.wait(state);
+        }
+        self.clean(state).map(drop)
+    }
+
+    /// Closes the group: journal and volumes are durable and agree, apart from extents that are behind. Later writes are refused.
     ///
     /// Fails if a request is in progress, or if a volume lacks a change that its history has: then the next opening writes the records again.
     pub fn close(&self) -> Result<()> {
         let failed = |errno: Errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
-        let mut activity = self.lock();
-        let agrees = std::mem::replace(&mut activity.is_usable, false) && activity.starts.is_empty();
-        drop(activity);
+        let mut state = self.requests.lock();
+        let agrees = std::mem::replace(&mut state.is_usable, false) && state.in_progress == 0;
+        drop(state);
         if !agrees {
             return Err(Error::invalid(
                 "the volumes may lack records of the journal, which the next server writes again",
             ));
         }
         self.journal.close().map_err(|error| Error::invalid(error.to_string()))?;
-        self.origins.iter().try_for_each(|origin| origin.flush()).map_err(failed)?;
+        self.sync_both(0..self.origins.len()).map_err(failed)?;
+        self.behind.persist()?;
         let next = self.journal.status().next;
-        self.lock().log.close(next)
-    }
-}
-
-fn add<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
-    *counts.entry(key).or_default() += 1;
-}
-
-fn subtract<K: Ord + Copy>(counts: &mut BTreeMap<K, u32>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
+        self.requests.lock().log.close(next)
     }
 }
 

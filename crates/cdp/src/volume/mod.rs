@@ -5,13 +5,26 @@
 //! `docs/durability.md` has the argument, and the crash tests carry it out.
 
 mod activity;
+mod behind;
+mod change;
+mod compare;
 mod group;
+mod pressure;
 mod protected;
 mod range_lock;
+mod requests;
+mod resync;
+mod scan;
+mod syncs;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
-pub use group::{Durability, FindDifferences, Group, GroupOptions, Opened, WhenBehind, differing_blocks};
+pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};
+pub use compare::{FindDifferences, differing_blocks};
+pub use group::{Durability, Group, GroupOptions, HeldRecords, JOURNAL, Opened, UNSYNCED_AGE, VOLUMES_MAX, WhenBehind};
+pub use pressure::{DELAY_MAX, JournalFill};
 pub use protected::ProtectedVolume;
+pub use resync::Resync;
+pub use scan::{Differing, LISTED_MAX, ROUNDS, Ranges, Scanned};
 
 #[cfg(test)]
 mod tests;

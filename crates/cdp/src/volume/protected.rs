@@ -3,82 +3,36 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::journal::{Lsn, Op, RECORD_BYTES_MAX, Record};
+use crate::journal::{Op, RECORD_BYTES_MAX, Record};
 use crate::nbd::export::{BlockSizes, Context, Export, Fua, StatusExtents, ZeroOptions};
 use crate::nbd::wire::{Errno, export_flag};
-use crate::volume::activity::extents_of;
-use crate::volume::group::{Group, ZEROS, errno_of};
-use crate::volume::range_lock::RangeLock;
+use crate::volume::group::{Group, ZEROS};
 
 /// A protected volume, for a server.
 #[derive(Debug)]
 pub struct ProtectedVolume {
     group: Arc<Group>,
     number: u16,
-    lock: RangeLock,
 }
 
 impl ProtectedVolume {
     /// Offers a volume of a group by its number.
     pub fn new(group: Arc<Group>, number: u16) -> Self {
-        Self { group, number, lock: RangeLock::default() }
+        Self { group, number }
     }
 
     fn origin(&self) -> &dyn Export {
         self.group.origin(self.number)
     }
 
-    /// Lets a change take place: first in the journal, by `append`, which returns its last record, then in the volume.
-    fn change(
-        &self,
-        range: Range<u64>,
-        fua: Fua,
-        append: impl FnOnce() -> Result<Lsn, Errno>,
-        write: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let _held = self.lock.hold(range.clone());
-        let extents = extents_of(self.number, range.clone());
-        let start = self.group.begin_write(extents.clone())?;
-        let outcome = append().and_then(|lsn| {
-            self.group.journal().commit(lsn).map_err(|error| errno_of(&error))?;
-            write().or_else(|errno| {
-                self.record_again(range).inspect_err(|_| self.group.give_up())?;
-                Err(errno)
-            })
-        });
-        self.group.end_write(extents, start);
-        outcome?;
+    /// Lets a change take place: first in the journal, then in the volume.
+    fn change(&self, record: &Record<'_>, fua: Fua, write: &dyn Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.group.change(record, write)?;
         self.sync_if(fua)
     }
 
     fn sync_if(&self, fua: Fua) -> Result<(), Errno> {
         if fua == Fua::Yes { self.group.flush(self.number) } else { Ok(()) }
-    }
-
-    /// Records what a range holds after the volume refused a change that is in the journal. If it cannot be read, a gap is recorded.
-    fn record_again(&self, range: Range<u64>) -> Result<(), Errno> {
-        let len = range.end - range.start;
-        let mut last = self.append(&Record::range(Op::ResyncBegin, self.number, range.start, len))?;
-        let mut offset = range.start;
-        let mut bytes = vec![0; RECORD_BYTES_MAX];
-        while offset < range.end {
-            let part = usize::try_from(range.end - offset).unwrap_or(RECORD_BYTES_MAX).min(RECORD_BYTES_MAX);
-            let bytes = &mut bytes[..part];
-            last = match self.origin().read(offset, bytes) {
-                Ok(()) => self.append(&Record::write(self.number, offset, bytes))?,
-                Err(_) => self.append(&Record::range(Op::Gap, self.number, offset, part as u64))?,
-            };
-            offset += part as u64;
-        }
-        last = self.append(&Record::range(Op::ResyncEnd, self.number, range.start, len))?.max(last);
-        self.group.journal().commit(last).map_err(|error| errno_of(&error))
-    }
-
-    fn append(&self, record: &Record<'_>) -> Result<Lsn, Errno> {
-        self.group.append(record).map_err(|error| errno_of(&error))
     }
 }
 
@@ -101,6 +55,10 @@ impl Export for ProtectedVolume {
         self.origin().has_context(context)
     }
 
+    fn is_prompt(&self) -> bool {
+        self.origin().is_prompt() && self.group.is_prompt()
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         self.origin().read(offset, into)
     }
@@ -111,7 +69,7 @@ impl Export for ProtectedVolume {
             let offset = offset + (part * RECORD_BYTES_MAX) as u64;
             let record = Record::write(self.number, offset, bytes);
             let write = || self.origin().write(offset, bytes, Fua::No);
-            self.change(offset..offset + bytes.len() as u64, Fua::No, || self.append(&record), write)?;
+            self.change(&record, Fua::No, &write)?;
         }
         self.sync_if(fua)
     }
@@ -120,14 +78,14 @@ impl Export for ProtectedVolume {
         let record = Record::range(Op::Zero, self.number, range.start, range.end - range.start);
         let of_origin = ZeroOptions { fua: Fua::No, ..options };
         let write = || self.origin().write_zeroes(range.clone(), of_origin);
-        self.change(range.clone(), options.fua, || self.append(&record), write)
+        self.change(&record, options.fua, &write)
     }
 
     fn trim(&self, range: Range<u64>, fua: Fua) -> Result<(), Errno> {
         // The journal says that the range reads as zeros, so it must.
         let record = Record::range(Op::Trim, self.number, range.start, range.end - range.start);
         let write = || self.origin().write_zeroes(range.clone(), ZEROS);
-        self.change(range.clone(), fua, || self.append(&record), write)
+        self.change(&record, fua, &write)
     }
 
     fn flush(&self) -> Result<(), Errno> {

@@ -5,20 +5,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::crypto::{Keys, MasterKey};
-use onefold_engine::io::{Access, Disk};
+use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::random::SplitMix64;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost};
 use onefold_engine::types::RepositoryId;
 
 use super::*;
-use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op};
+
+mod behind;
+mod flushing;
+mod scan;
+
+use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op, Record};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
 use crate::sim_origin::SimOrigin;
 
 const DIR: &str = "group";
 const ORIGINS: [&str; 2] = ["first", "second"];
-/// Two extents each.
+/// Two extents of the activity log each.
 const SIZE: u64 = 2 * EXTENT_BYTES;
 /// Bytes of the volumes that tests use, around the border of the extents.
 const USED: Range<u64> = EXTENT_BYTES - 8192..EXTENT_BYTES + 8192;
@@ -31,32 +36,44 @@ fn world() -> SimDisk {
         file.set_len(SIZE).unwrap();
         file.sync().unwrap();
     }
-    Group::create(&disk, Path::new(DIR)).unwrap();
+    Group::create(&disk, Path::new(DIR), &[SIZE; 2]).unwrap();
     disk.sync_dir(Path::new("")).unwrap();
     disk.crash(CrashMode::LoseUnsynced)
 }
 
 fn open(disk: &SimDisk, boot: u64, durability: Durability) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
-    open_with(disk, boot, durability, JournalSize { segment_bytes: 256 << 10, segments_max: 64 })
+    open_with(disk, boot, GroupOptions { durability, ..OPTIONS })
 }
 
-fn open_with(
-    disk: &SimDisk,
-    boot: u64,
-    durability: Durability,
-    size: JournalSize,
-) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
-    let repository = RepositoryId([1; 16]);
-    let keys = Keys::derive(&MasterKey([7; 32]), repository);
-    let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
-    let options = GroupOptions { size, durability, when_behind: WhenBehind::Fail };
+const OPTIONS: GroupOptions = GroupOptions {
+    size: JournalSize { segment_bytes: 256 << 10, segments_max: 64 },
+    durability: Durability::Both,
+    when_behind: WhenBehind::Fail,
+};
+
+fn open_with(disk: &SimDisk, boot: u64, options: GroupOptions) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
+    open_on(disk, Arc::new(SimHost::new(boot)), options, origins(disk)?)
+}
+
+fn origins(disk: &SimDisk) -> onefold_engine::error::Result<Vec<Arc<dyn Export>>> {
     let mut origins: Vec<Arc<dyn Export>> = Vec::new();
     for name in ORIGINS {
         let file = disk.open(Path::new(name), Access::ReadWrite)?;
         origins.push(Arc::new(SimOrigin { file, size: SIZE, knows_holes: false }));
     }
+    Ok(origins)
+}
+
+fn open_on(
+    disk: &SimDisk,
+    host: Arc<dyn Host>,
+    options: GroupOptions,
+    origins: Vec<Arc<dyn Export>>,
+) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
+    let repository = RepositoryId([1; 16]);
+    let keys = Keys::derive(&MasterKey([7; 32]), repository);
+    let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let host = Arc::new(SimHost::new(boot));
     let (group, opened) = Group::open(&shared, host, Path::new(DIR), identity, origins, options)?;
     Ok((Arc::new(group), opened))
 }
@@ -130,19 +147,39 @@ fn contents(disk: &SimDisk) -> Bytes {
     })
 }
 
+/// Applies a record to the used bytes.
+fn apply(state: &mut Bytes, record: &Record<'_>) {
+    let used = record.offset.max(USED.start)..(record.offset + record.len).min(USED.end);
+    if used.is_empty() {
+        return;
+    }
+    let state = &mut state[usize::from(record.volume)][bytes(used.clone())];
+    let start = usize::try_from(used.start - record.offset).unwrap();
+    match record.op {
+        Op::Write => state.copy_from_slice(&record.payload[start..start + state.len()]),
+        Op::Zero | Op::Trim => state.fill(0),
+        _ => {}
+    }
+}
+
+/// Returns the bytes that a range of a volume has if the used ones have a state.
+fn expected_of(state: &Bytes, volume: u16, offset: u64, len: usize) -> Vec<u8> {
+    let mut expected = vec![0; len];
+    for (byte, place) in (offset..).zip(&mut expected) {
+        if USED.contains(&byte) {
+            *place = state[usize::from(volume)][usize::try_from(byte - USED.start).unwrap()];
+        }
+    }
+    expected
+}
+
 /// Returns what the journal says the volumes hold.
 fn history(group: &Group) -> Bytes {
     let mut state = empty();
     let mut frames = group.journal().frames(Lsn(1));
     while frames
         .next_frame(&mut |entry| {
-            let record = entry.record;
-            let range = || bytes(record.offset..record.offset + record.len);
-            match record.op {
-                Op::Write => state[usize::from(record.volume)][range()].copy_from_slice(record.payload),
-                Op::Zero | Op::Trim => state[usize::from(record.volume)][range()].fill(0),
-                _ => {}
-            }
+            apply(&mut state, &entry.record);
             Ok(())
         })
         .unwrap()
@@ -239,13 +276,7 @@ fn check_comparison(image: &SimDisk, group: &Arc<Group>, opened: &Opened, what: 
     assert_eq!((&again.suspect, again.last), (&opened.suspect, LastUse::PowerCut), "{what}");
     let state = history(&group);
     let mut find = |volume: u16, offset: u64, found: &[u8], differing: &mut Vec<usize>| {
-        let mut expected = vec![0; found.len()];
-        for (byte, place) in (offset..).zip(&mut expected) {
-            if USED.contains(&byte) {
-                *place = state[usize::from(volume)][usize::try_from(byte - USED.start).unwrap()];
-            }
-        }
-        differing_blocks(found, &expected, differing);
+        differing_blocks(found, &expected_of(&state, volume, offset, found.len()), differing);
         Ok(())
     };
     let differed = group.compare(&again.suspect, &mut find).unwrap();
@@ -299,7 +330,7 @@ fn a_group_is_not_closed_while_a_volume_may_lack_a_record() {
 fn a_long_write_that_the_journal_takes_in_part_is_in_the_volume_as_far_as_in_the_history() {
     let disk = world();
     let size = JournalSize { segment_bytes: 4 << 20, segments_max: 3 };
-    let (group, _) = open_with(&disk, 1, Durability::Both, size).unwrap();
+    let (group, _) = open_with(&disk, 1, GroupOptions { size, ..OPTIONS }).unwrap();
     let volume = ProtectedVolume::new(Arc::clone(&group), 0);
     let mut outcomes = Vec::new();
     for number in 1..=4 {

@@ -4,12 +4,16 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use onefold_cdp::journal::{GroupId, Lsn};
+use onefold_cdp::link::wire::{Compare, Done, FrameMessage, Hello, Message, Welcome};
+use onefold_cdp::link::{self, Codec};
 use onefold_cdp::nbd::fuzzing::{TARGETS, Target};
 use onefold_cdp::nbd::wire::option::{ContextRequest, InfoRequest, OptionHeader, code};
 use onefold_cdp::nbd::wire::option_reply::OptionReply;
 use onefold_cdp::nbd::wire::reply::{ReplyChunk, SimpleReply, StatusExtent, encode_extent};
 use onefold_cdp::nbd::wire::request::{Request, command, flag};
 use onefold_cdp::nbd::wire::{Errno, encode_client_flags};
+use onefold_cdp::stored::{GroupSpec, VolumeSpec};
 
 use crate::model::Random;
 
@@ -71,7 +75,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     }
     let mut answer = Vec::new();
     OptionReply::BlockSize { minimum: 1, preferred: 2, maximum: 3 }.encode(code::GO, &mut answer);
-    vec![
+    let mut seeds = vec![
         ("nbd_negotiation", "go", go.concat()),
         ("nbd_negotiation", "export_name", [encode_client_flags(1).to_vec(), option(code::EXPORT_NAME, b"b")].concat()),
         ("nbd_negotiation", "abort", [encode_client_flags(1).to_vec(), option(code::ABORT, b"")].concat()),
@@ -80,7 +84,67 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("nbd_transmission", "read_only", [&[3][..], &requests].concat()),
         ("nbd_replies", "chunks", chunks),
         ("nbd_replies", "block_size", answer),
-    ]
+    ];
+    seeds.extend(link_seeds());
+    seeds
+}
+
+fn encode(message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+/// Valid messages between two machines, and compressed records.
+fn link_seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let volume = |name: &str, size| VolumeSpec { name: name.into(), size };
+    let volumes = vec![volume("root", 1 << 40), volume("data", 4096)];
+    let group = GroupSpec { name: "web".into(), id: GroupId([7; 16]), volumes };
+    let hello = Hello { group, codecs: Codec::ALL.to_vec(), first: Lsn(3), next: Lsn(900) };
+    let plain = b"records that repeat, records that repeat, records that repeat, and more records that repeat, as they often do".repeat(2);
+    let frame = |codec, bytes| {
+        let frame = FrameMessage { first: Lsn(5), time: 1 << 60, records: 2, codec, plain_len: plain.len(), bytes };
+        encode(&Message::Frame(frame))
+    };
+    let mut made = vec![
+        ("link_messages", "hello", encode(&Message::Hello(hello))),
+        ("link_messages", "frame", frame(Codec::Off, &plain)),
+    ];
+    let short = [
+        Message::Welcome(Welcome { codec: Codec::Zstd, durable: Lsn(4), checksum: [9; 16] }),
+        Message::Ping,
+        Message::Ack(Lsn(6), Lsn(2)),
+        Message::Compare(Compare { at: Lsn(6), volume: 1, offset: 8192, len: 4096, key: [3; 32] }),
+        Message::Fingerprints(&[1; 32]),
+        Message::Checkpoint(Lsn(6)),
+        Message::Done(Done::Made { snapshot: "1a2b".into(), first: Lsn(3), last: Lsn(6), versions: 70 }),
+        Message::Done(Done::NothingNew),
+        Message::Done(Done::Failed("the disk is full".into())),
+        Message::Refused("another group"),
+    ];
+    made.push(("link_messages", "short", short.iter().flat_map(encode).collect()));
+    for (codec, name) in Codec::ALL.into_iter().zip(["off", "lz4", "zstd", "lzjb"]) {
+        let mut bytes = (plain.len() as u32).to_le_bytes().to_vec();
+        bytes.rotate_right(1);
+        bytes[0] = codec.code() as u8;
+        bytes.extend(link::fuzzing::compress(codec, &plain));
+        made.push(("link_frame", name, bytes));
+    }
+    made
+}
+
+#[test]
+fn messages_between_machines_come_back() {
+    for (_, name, bytes) in link_seeds().into_iter().filter(|(target, ..)| *target == "link_messages") {
+        let (mut rest, mut again) = (&bytes[..], Vec::new());
+        while let Some((header, behind)) = rest.split_first_chunk() {
+            let (kind, len) = link::wire::decode_header(*header).unwrap();
+            let (body, behind) = behind.split_at(len);
+            again.extend(encode(&Message::decode(kind, body).unwrap()));
+            rest = behind;
+        }
+        assert!(again == bytes, "{name}");
+    }
 }
 
 fn corpus(target: &str) -> PathBuf {
@@ -118,7 +182,7 @@ fn no_target_panics_on_damaged_truncated_and_mixed_inputs() {
     let seed = number("ONEFOLD_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let mixtures = number("ONEFOLD_MIXTURES").unwrap_or(MIXTURES);
     println!("ONEFOLD_SEED={seed} ONEFOLD_MIXTURES={mixtures}");
-    for (name, target) in TARGETS {
+    for (name, target) in TARGETS.iter().chain(link::fuzzing::TARGETS) {
         let inputs = inputs(name);
         for input in &inputs {
             call(name, *target, input);
@@ -134,7 +198,7 @@ fn no_target_panics_on_damaged_truncated_and_mixed_inputs() {
             let (one, other) = (&inputs[random.below(inputs.len())], &inputs[random.below(inputs.len())]);
             let (start, end) = (random.below(one.len()), random.below(other.len()));
             let mut mixed = [&one[..start], &other[end..]].concat();
-            for _ in 0..random.below(8) {
+            for _ in 0..if mixed.is_empty() { 0 } else { random.below(8) } {
                 let at = random.below(mixed.len());
                 mixed[at] = [0, 1, 0xff, random.next() as u8][random.below(4)];
             }

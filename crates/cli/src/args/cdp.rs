@@ -11,6 +11,8 @@ pub(crate) enum CdpCommand {
     #[command(after_help = examples! {
         "Protect a disk image, with a journal of 16 GiB":
             "onefold cdp create /var/lib/onefold/web web=/srv/images/web.raw --journal-size 16G";
+        "Let another machine deduplicate and store the history":
+            "onefold cdp create /var/lib/onefold/web web=/srv/images/web.raw --receiver backup.example:10811 --tls-authority ca.pem --tls-certificate web.pem --tls-key web.key";
     })]
     Create(CreateArgs),
     /// Serve the volumes of a group to virtual machines and kernels, and protect every write
@@ -20,11 +22,23 @@ pub(crate) enum CdpCommand {
             "onefold cdp serve /var/lib/onefold/web --listen tcp:0.0.0.0:10809 --tls-certificate web.pem --tls-key web.key";
     })]
     Serve(ServeArgs),
+    /// Receive the records of a group that another machine serves, and make checkpoints of them
+    #[command(after_help = examples! {
+        "Receive a group, and make a checkpoint every five minutes":
+            "onefold cdp receive /var/lib/onefold/web --listen tcp:0.0.0.0:10811 --tls-certificate backup.pem --tls-key backup.key --tls-client-authority ca.pem --checkpoint 5m";
+    })]
+    Receive(ReceiveArgs),
     /// Show the state of a group that is served
     #[command(after_help = examples! {
         "Show the state of a group as JSON": "onefold cdp status /var/lib/onefold/web --json";
     })]
     Status(GroupArgs),
+    /// Compare the volumes of a group with their history, while it is served or not
+    #[command(after_help = examples! {
+        "Look for bytes that somebody has changed behind the server": "onefold cdp scan /var/lib/onefold/web";
+        "Record them, since the volume is right": "onefold cdp scan /var/lib/onefold/web --record";
+    })]
+    Scan(ScanArgs),
     /// Make a checkpoint now: a snapshot of the volumes with every write since the one before
     #[command(after_help = examples! {
         "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
@@ -73,6 +87,16 @@ pub(crate) struct GroupArgs {
     pub(crate) group: PathBuf,
 }
 
+/// Options of `cdp scan`.
+#[derive(Args, Debug)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+    /// Record the bytes that differ as they are in the volumes
+    #[arg(long)]
+    pub(crate) record: bool,
+}
+
 /// Options of `cdp create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
@@ -92,11 +116,14 @@ pub(crate) struct CreateArgs {
     /// cut
     #[arg(long, value_name = "WHAT", default_value = "both")]
     pub(crate) durability: DurabilityArg,
-    /// Behavior of a write when the journal is full: wait for a checkpoint, or fail
+    /// Behavior of a write when the journal is full: wait for a checkpoint, fail, or go on without a record. The history then has a gap until
+    /// what was written is recorded again
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
     #[command(flatten)]
     pub(crate) keep: KeepMomentsArgs,
+    #[command(flatten)]
+    pub(crate) receiver: ReceiverArgs,
 }
 
 /// Rules that keep moments.
@@ -143,6 +170,39 @@ pub(crate) struct ThinArgs {
     pub(crate) trust_times: bool,
 }
 
+/// The machine that deduplicates and stores the history of a group.
+#[derive(Args, Debug)]
+pub(crate) struct ReceiverArgs {
+    /// Machine to send the records to, where `onefold cdp receive` runs. No repository is needed here
+    #[arg(long, value_name = "HOST:PORT", requires_all = ["tls_authority", "tls_certificate", "tls_key"])]
+    pub(crate) receiver: Option<String>,
+    /// Authority that has signed the receiver's certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "receiver")]
+    pub(crate) tls_authority: Option<PathBuf>,
+    /// Certificates for the receiver, in PEM
+    #[arg(long, value_name = "FILE", requires = "receiver")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// Private key of the first certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "receiver")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Compression of records on their way to the receiver
+    #[arg(long, value_name = "CODEC", default_value = "zstd")]
+    pub(crate) wire_compression: WireCompressionArg,
+}
+
+/// Compression of records on their way.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WireCompressionArg {
+    /// None
+    Off,
+    /// LZ4
+    Lz4,
+    /// Zstandard, level 1
+    Zstd,
+    /// LZJB
+    Lzjb,
+}
+
 /// Parts that a flush makes durable.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DurabilityArg {
@@ -159,6 +219,8 @@ pub(crate) enum WhenBehindArg {
     Block,
     /// It fails with ENOSPC
     Fail,
+    /// It is made without a record, and marked in a bitmap
+    Bitmap,
 }
 
 /// Options of `cdp serve`.
@@ -178,6 +240,30 @@ pub(crate) struct ServeArgs {
     /// Authorities of which one must have signed the client's certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub(crate) tls_client_authority: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) checkpoints: CheckpointArgs,
+}
+
+/// Options of `cdp receive`.
+#[derive(Args, Debug)]
+pub(crate) struct ReceiveArgs {
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+    /// Address, tcp:HOST:PORT
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) listen: String,
+    /// Certificates of this machine, in PEM
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) tls_certificate: PathBuf,
+    /// Private key of the first certificate, in PEM
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) tls_key: PathBuf,
+    /// Authorities of which one must have signed the sender's certificate, in PEM
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) tls_client_authority: PathBuf,
+    /// Most bytes of the journal, when the group is received for the first time
+    #[arg(long, value_name = "SIZE", default_value = "16G")]
+    pub(crate) journal_size: String,
     #[command(flatten)]
     pub(crate) checkpoints: CheckpointArgs,
 }

@@ -10,7 +10,7 @@ const LANGUAGES: [&str; 6] = ["ini", "json", "rust,no_run", "text", "toml", "vec
 
 /// Beginnings of commands that a test must not run: they change the machine, take minutes, or need a server that goes on. The tests of
 /// volumes run those of `cdp`.
-const NOT_RUN: [&str; 19] = [
+const NOT_RUN: [&str; 21] = [
     "./quickstart",
     "./test",
     "apt-get",
@@ -23,7 +23,9 @@ const NOT_RUN: [&str; 19] = [
     "onefold cdp export",
     "onefold cdp history",
     "onefold cdp mark",
+    "onefold cdp receive",
     "onefold cdp restore",
+    "onefold cdp scan",
     "onefold cdp serve",
     "onefold cdp thin",
     "onefold lab paper",

@@ -93,7 +93,7 @@ impl World {
             file.sync().unwrap();
             bytes
         });
-        Group::create(&world.disk, Path::new(DIR)).unwrap();
+        Group::create(&world.disk, Path::new(DIR), &SIZES).unwrap();
         world.disk.sync_dir(Path::new("")).unwrap();
         let adjustments = Adjustments {
             purpose: Purpose::Volumes,

@@ -169,8 +169,9 @@ fn kept_moments_stay_what_they_were_and_no_others_are_offered() {
             times.extend(times_of_flushes(world, &store));
             let mut thinner = thinner(world, &store).unwrap();
             let plan = thinner.plan(&rules, &|_| 3600).unwrap();
-            let carried =
-                world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false)).unwrap();
+            let carried = world
+                .write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false))
+                .unwrap();
             // It remembers what it has read, and plans what another one plans.
             for _ in 0..2 {
                 assert_eq!(thinner.plan(&rules, &|_| 3600).unwrap(), thin(world, &store, &rules).unwrap().0);

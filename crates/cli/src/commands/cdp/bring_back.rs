@@ -39,7 +39,8 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, Thins::No)?;
-    let stored = checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
+    let stored =
+        checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
@@ -47,6 +48,10 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     };
     let InUse { group, opened: last, .. } = open_group(&opened.store, &disk, &file, &super::log(output), output)?;
     compare_after_power_cut((&opened.store, &options), &file, (&group, &last), true, output)?;
+    ensure!(
+        group.behind().is_empty(),
+        "changes are missing in the history, so that a restore could not be undone: `onefold cdp serve` records them first"
+    );
     let mark = args.mark.clone().unwrap_or_else(mark_of_now);
     check_mark(&mark)?;
     let id = GroupId(file.id()?);

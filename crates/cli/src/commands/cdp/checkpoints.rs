@@ -8,7 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use onefold_cdp::checkpoint::{
     CheckpointOptions, CheckpointOutcome, CheckpointPolicy, Checkpointer, JournalLoad, MadeCheckpoint,
 };
-use onefold_cdp::journal::{GroupId, Lsn};
+use onefold_cdp::journal::{GroupId, Journal, Lsn};
+use onefold_cdp::link::Reception;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::retention::{Carried, KeepMoments, Thinner};
 use onefold_cdp::stored::GroupSpec;
@@ -36,11 +37,55 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
 const THINNING_INTERVAL: Duration = Duration::from_hours(1);
 const THINNING_SLICE: Duration = Duration::from_secs(20);
 
+/// A journal whose records become checkpoints.
+pub(super) trait Recorded: Sync {
+    /// Returns the journal.
+    fn journal(&self) -> &Journal;
+
+    /// Makes it and the volumes durable, so that records can be given back; returns the record before which all are durable in the volumes.
+    fn sync(&self) -> Result<Lsn>;
+
+    /// Gives records back that are in a checkpoint.
+    fn release(&self, before: Lsn);
+}
+
+impl Recorded for Group {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::sync(self).map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+        Ok(self.synced())
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
+
+impl Recorded for Reception {
+    fn journal(&self) -> &Journal {
+        Self::journal(self)
+    }
+
+    fn sync(&self) -> Result<Lsn> {
+        Self::journal(self).sync()?;
+        Ok(Self::journal(self).status().durable)
+    }
+
+    fn release(&self, before: Lsn) {
+        Self::release(self, before);
+    }
+}
+
 /// Makes checkpoints of a group.
 pub(super) struct Checkpoints<'a> {
     writing: Writing<'a>,
     checkpointer: Checkpointer,
     thinning: Option<Thinning>,
+    /// The last record of the newest checkpoint, once it is known.
+    covered: Option<Lsn>,
 }
 
 /// Rules that are applied now and then.
@@ -67,7 +112,7 @@ impl<'a> Checkpoints<'a> {
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
-        Ok(Self { writing, checkpointer, thinning: None })
+        Ok(Self { writing, checkpointer, thinning: None, covered: None })
     }
 
     /// Thins the history by rules from now on, at once and then every hour.
@@ -95,16 +140,40 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
     }
 
+    /// Begins the history of volumes that are on another machine.
+    pub(super) fn initial_empty(&mut self) -> Result<()> {
+        let made = self.with_request(Checkpointer::initial_empty)?;
+        made.map(drop).context("a prune is at work; the history begins after it")
+    }
+
+    /// Gives records back that an earlier process has put into a checkpoint, right before it ended.
+    fn give_back(&mut self, group: &dyn Recorded) -> Result<()> {
+        self.covered = self.last()?;
+        if let Some(last) = self.covered {
+            group.sync()?;
+            group.release(Lsn(last.0 + 1));
+        }
+        Ok(())
+    }
+
+    /// Returns how many records before one are in no checkpoint; those of an earlier server count, too.
+    fn records_after_last(&mut self, next: Lsn) -> u64 {
+        if self.covered.is_none() {
+            self.covered = self.last().unwrap_or(None);
+        }
+        next.0 - 1 - self.covered.map_or(0, |last| last.0.min(next.0 - 1))
+    }
+
     /// Makes checkpoints until the journal has no record that is in none.
-    pub(super) fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
+    pub(super) fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
         loop {
-            group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
-            let synced = group.synced();
+            let synced = group.sync()?;
             let made =
                 self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
             match made {
                 CheckpointOutcome::Made(made) => {
+                    self.covered = Some(made.last);
                     group.release(Lsn(made.last.0 + 1));
                     newest = Some(made);
                     if !made.has_more {
@@ -149,24 +218,33 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
-    pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
+    pub(super) fn run(
+        mut self,
+        group: &dyn Recorded,
+        policy: &CheckpointPolicy,
+        asked: &Receiver<Asked>,
+        output: &Output,
+    ) {
         let host = OsHost::new();
-        let mut last = (host.monotonic(), group.journal().next());
+        let mut since = host.monotonic();
         let mut pause = PAUSE;
+        if let Err(error) = self.give_back(group) {
+            output.warn(&format!("records of the last checkpoint stay in the journal: {error:#}"));
+        }
         loop {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
                     let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
-                    last = (host.monotonic(), group.journal().next());
+                    since = host.monotonic();
                     // Whoever asked may have gone.
                     let _ignored = answer.send(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
                     let load = JournalLoad {
-                        age: host.monotonic().saturating_sub(last.0),
-                        records: status.next.0 - last.1.0,
+                        age: host.monotonic().saturating_sub(since),
+                        records: self.records_after_last(status.next),
                         bytes: status.bytes,
                         bytes_max: status.bytes_max,
                     };
@@ -186,7 +264,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    last = (host.monotonic(), group.journal().next());
+                    since = host.monotonic();
                 }
             }
         }
@@ -203,9 +281,10 @@ fn describe(made: &MadeCheckpoint) -> Value {
 }
 
 /// Receiver of the outcome of a checkpoint that was asked for.
-type Asked = Sender<Result<Value>>;
+pub(super) type Asked = Sender<Result<Value>>;
 
 /// Asks the thread for a checkpoint.
+#[derive(Debug)]
 pub(super) struct Asking(Mutex<Option<Sender<Asked>>>);
 
 impl Asking {

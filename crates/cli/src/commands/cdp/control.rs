@@ -27,6 +27,11 @@ pub(super) enum Request {
     Status,
     /// For a checkpoint.
     Checkpoint,
+    /// For a comparison of the volumes with their history. It may take hours.
+    Scan {
+        /// True if differences are recorded.
+        record: bool,
+    },
     /// For a name of the present moment.
     Mark {
         /// The name.
@@ -88,6 +93,11 @@ fn serve(stream: &UnixStream, answer: &dyn Fn(Request) -> Result<Value>) -> Resu
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
     Ok((&mut &*stream).write_all(&text)?)
+}
+
+/// Returns true if a process answers requests for a group.
+pub(super) fn is_served(directory: &Path) -> bool {
+    UnixStream::connect(directory.join(SOCKET)).is_ok()
 }
 
 /// Asks the process that serves a group.

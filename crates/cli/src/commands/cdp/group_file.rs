@@ -34,6 +34,7 @@ pub(super) enum DurabilityName {
 pub(super) enum WhenBehindName {
     Block,
     Fail,
+    Bitmap,
 }
 
 /// A volume.
@@ -45,6 +46,20 @@ pub(super) struct VolumeFile {
     pub(super) origin: PathBuf,
     /// Its bytes.
     pub(super) size: u64,
+}
+
+/// The machine that deduplicates and stores the history of a group.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceiverFile {
+    /// HOST:PORT.
+    pub(super) address: String,
+    /// Files in the format PEM.
+    pub(super) authority: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    /// Name of the codec.
+    pub(super) compression: String,
 }
 
 /// Contents of the file.
@@ -65,6 +80,17 @@ pub(super) struct GroupFile {
     /// Rules by which the history is thinned while the group is served; none: it is not thinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) keep: Option<KeepFile>,
+    /// The machine that the records are sent to, instead of a repository on this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) receiver: Option<ReceiverFile>,
+    /// True if the volumes are on another machine, which sends its records.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) received: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl GroupFile {
@@ -119,12 +145,27 @@ impl GroupFile {
         Ok(spec)
     }
 
-    fn size(&self) -> JournalSize {
+    /// Returns the size of the journal.
+    pub(super) fn size(&self) -> JournalSize {
         JournalSize { segment_bytes: self.segment_bytes, segments_max: self.segments_max }
     }
 
-    /// Returns the identity of its journal. Fails if the group is backed up to another repository.
+    /// Returns the identity of its journal. Fails if the group is not backed up to this repository
+    /// by this machine.
     pub(super) fn journal_identity(&self, store: &Store) -> Result<JournalIdentity> {
+        ensure!(
+            !self.received,
+            "{}: the volumes are on another machine; `onefold cdp receive` takes their records",
+            self.name
+        );
+        if let Some(receiver) = &self.receiver {
+            bail!("{}: the records go to {}, and `onefold cdp serve` sends them", self.name, receiver.address);
+        }
+        self.reading_identity(store)
+    }
+
+    /// Returns the identity of a journal that this repository's keys seal, to read it. Fails if it is another repository.
+    pub(super) fn reading_identity(&self, store: &Store) -> Result<JournalIdentity> {
         let repository = store.config.repository;
         ensure!(
             self.repository == repository.to_string(),
@@ -146,6 +187,7 @@ impl GroupFile {
             when_behind: match self.when_behind {
                 WhenBehindName::Block => WhenBehind::Block,
                 WhenBehindName::Fail => WhenBehind::Fail,
+                WhenBehindName::Bitmap => WhenBehind::Bitmap,
             },
         }
     }
@@ -169,6 +211,8 @@ impl GroupFile {
             durability: DurabilityName::Both,
             when_behind: WhenBehindName::Block,
             keep: None,
+            receiver: None,
+            received: false,
         }
     }
 }

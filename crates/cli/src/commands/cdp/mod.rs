@@ -6,12 +6,17 @@ mod control;
 mod create;
 mod group_file;
 mod keep;
+mod maintenance;
 mod named;
 mod opening;
+mod receive;
+mod scan;
+mod sending;
 mod serve;
 mod sockets;
 mod stored;
 mod thin;
+mod volume_server;
 mod writing;
 
 use std::sync::Arc;
@@ -29,7 +34,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
     match command {
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
+        CdpCommand::Receive(args) => receive::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
         CdpCommand::Export(args) => stored::export(settings, output, args),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use onefold_cdp::journal::GroupId;
+use onefold_cdp::journal::{GroupId, JournalIdentity};
 use onefold_cdp::log::Log;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::file::{Access, FileExport};
@@ -33,7 +33,17 @@ pub(super) fn open_group(
     log: &Log,
     output: &Output,
 ) -> Result<InUse> {
-    let identity = file.journal_identity(store)?;
+    open_with(file.journal_identity(store)?, disk, file, log, output)
+}
+
+/// Like [`open_group`], with the keys of a journal that is sealed for no repository.
+pub(super) fn open_with(
+    identity: JournalIdentity,
+    disk: &Arc<dyn Disk>,
+    file: &GroupFile,
+    log: &Log,
+    output: &Output,
+) -> Result<InUse> {
     let mut origins: Vec<Arc<dyn Export>> = Vec::with_capacity(file.volumes.len());
     for volume in &file.volumes {
         let path = volume.origin.display();

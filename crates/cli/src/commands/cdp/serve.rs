@@ -1,19 +1,15 @@
 //! `cdp serve`.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use onefold_cdp::journal::{GroupId, Lsn};
-use onefold_cdp::nbd::NamedExport;
-use onefold_cdp::nbd::export::Export;
-use onefold_cdp::nbd::serve::{Limits, Server};
-use onefold_cdp::nbd::tls::{Certificates, Tls};
 use onefold_cdp::view::ViewOptions;
-use onefold_cdp::volume::{Group, ProtectedVolume};
+use onefold_cdp::volume::Group;
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::OsDisk;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
 use crate::args::cdp::ServeArgs;
@@ -21,25 +17,25 @@ use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
-use crate::commands::cdp::sockets;
+use crate::commands::cdp::volume_server::{start_server, status};
 use crate::commands::cdp::writing::Thins;
-use crate::files;
+use crate::commands::cdp::{maintenance, scan, sending, sockets};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
 
-/// Name of the socket for clients, unless addresses are given.
-const SOCKET: &str = "nbd";
-
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
     let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
-    let opened = open(settings, output)?;
     let directory = absolute(&args.group.group)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
     let file = GroupFile::read(&*disk, &directory)?;
+    if let Some(receiver) = &file.receiver {
+        return sending::run(output, args, (&directory, &disk), (&file, receiver));
+    }
+    let opened = open(settings, output)?;
     let _lock = group_file::lock(&*disk, &directory)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -62,61 +58,54 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         output.note("the volumes are stored for the first time; they are served after that");
         checkpoints.initial(&origins, Lsn(group.journal().next().0 - 1))?;
     }
-    let mut exports = Vec::with_capacity(file.volumes.len());
-    for (number, volume) in (0..).zip(&file.volumes) {
-        let export: Arc<dyn Export> = Arc::new(ProtectedVolume::new(Arc::clone(&group), number));
-        let description = volume.origin.display().to_string();
-        exports.push(NamedExport { name: volume.name.clone(), description, export });
-    }
-    let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
-    let default = [format!("unix:{}", directory.join(SOCKET).display())];
-    let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
-    let left = sockets::listen(&mut server, addresses)?;
+    let (server, left, addresses) = start_server(args, &directory, (&file, &group), log)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
-    let (answering, of_control) = (Arc::clone(&group), Arc::clone(&asking));
-    let answer = move |request| answer(&answering, &of_control, request);
+    let answering = Answering {
+        group: Arc::clone(&group),
+        asking: Arc::clone(&asking),
+        store: opened.store.clone(),
+        options,
+        file,
+    };
+    let name = answering.file.name.clone();
+    let answer = move |request| answering.answer(request);
     let control = control::listen(&directory, Arc::new(answer))?;
-    output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
+    output.note(&format!("serving {name} at {}", addresses.join(", ")));
+    let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let group = &group;
-        scope.spawn(move || checkpoints.run(group, &policy, &asked, output));
+        scope.spawn(move || checkpoints.run(&**group, &policy, &asked, output));
+        scope.spawn(move || maintenance::run(group, &ended, output));
         sockets::serve_until(&interrupt, server, left);
         drop(control);
+        drop(ending);
         asking.end();
     });
     group.close().context("close the group")?;
     Ok(())
 }
 
-fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
-    let read = |path: &PathBuf| files::read_certificates(path);
-    let (Some(chain), Some(key)) = (&args.tls_certificate, &args.tls_key) else { return Ok(None) };
-    let (chain, key) = (read(chain)?, read(key)?);
-    let authorities = args.tls_client_authority.as_ref().map(read).transpose()?;
-    let certificates =
-        Certificates { chain: &chain, key: &key, client_authorities: authorities.as_ref().map(|bytes| &bytes[..]) };
-    Ok(Some(Tls::new(&certificates).context("the certificates of the server")?))
+/// Parts that answer the requests of the control socket.
+struct Answering {
+    group: Arc<Group>,
+    asking: Arc<Asking>,
+    store: Store,
+    options: ViewOptions,
+    file: GroupFile,
 }
 
-/// Answers a request of the control socket.
-fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
-    match request {
-        Request::Status => {
-            let status = group.journal().status();
-            Ok(json!({
-                "lsn": status.next.0 - 1,
-                "durable_lsn": status.durable.0 - 1,
-                "first_lsn": status.first.0,
-                "journal_bytes": status.bytes,
-                "journal_bytes_max": status.bytes_max,
-                "failure": group.journal().failure().map(|error| error.to_string()),
-            }))
-        }
-        Request::Checkpoint => asking.ask(),
-        Request::Mark { name } => {
-            check_mark(&name)?;
-            Ok(json!({ "lsn": group.mark(&name)?.0 }))
+impl Answering {
+    fn answer(&self, request: Request) -> Result<Value> {
+        let group = &self.group;
+        match request {
+            Request::Status => Ok(status(group)),
+            Request::Checkpoint => self.asking.ask(),
+            Request::Scan { record } => scan::scan((&self.store, &self.options), &self.file, group, record),
+            Request::Mark { name } => {
+                check_mark(&name)?;
+                Ok(json!({ "lsn": group.mark(&name)?.0 }))
+            }
         }
     }
 }

@@ -1,0 +1,84 @@
+//! Changes of a volume: recorded first, unless the group is behind.
+
+use std::ops::Range;
+
+use crate::journal::{AppendError, Op, RECORD_BYTES_MAX, Record};
+use crate::nbd::wire::Errno;
+use crate::volume::group::{Group, WhenBehind, errno_of};
+
+/// Why a change was not made.
+enum Refused {
+    /// The journal has no space, and the group need not wait for it.
+    Full,
+    Failed(Errno),
+}
+
+impl Group {
+    /// Lets a change of a range take place: first in the journal, then in the volume. While the group is behind, the range is marked instead of being recorded.
+    pub(super) fn change(&self, record: &Record<'_>, write: &dyn Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        let (volume, range) = (record.volume, record.offset..record.offset + record.len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let is_bitmap = self.options.when_behind == WhenBehind::Bitmap;
+        self.pace(record.payload.len() as u64);
+        let _held = self.hold(volume, range.clone());
+        loop {
+            let request = self.begin(volume, range.clone(), is_bitmap)?;
+            if !request.is_recorded() {
+                self.mark_behind(volume, &range)?;
+                return write();
+            }
+            match self.change_recorded(record, write) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Failed(errno)) => return Err(errno),
+                Err(Refused::Full) => {
+                    drop(request);
+                    self.fall_behind(volume, &range)?;
+                }
+            }
+        }
+    }
+
+    fn change_recorded(&self, record: &Record<'_>, write: &dyn Fn() -> Result<(), Errno>) -> Result<(), Refused> {
+        let lsn = self.append(record).map_err(|error| self.refused(&error))?;
+        self.journal.commit(lsn).map_err(|error| Refused::Failed(errno_of(&error)))?;
+        let Err(errno) = write() else { return Ok(()) };
+        match self.record_again(record.volume, record.offset..record.offset + record.len) {
+            Ok(()) => Err(Refused::Failed(errno)),
+            Err(Refused::Full) => Err(Refused::Full),
+            Err(Refused::Failed(_)) => {
+                self.give_up();
+                Err(Refused::Failed(errno))
+            }
+        }
+    }
+
+    fn refused(&self, error: &AppendError) -> Refused {
+        let is_bitmap = self.options.when_behind == WhenBehind::Bitmap;
+        if is_bitmap && matches!(error, AppendError::Full) { Refused::Full } else { Refused::Failed(errno_of(error)) }
+    }
+
+    /// Records what a range holds after the volume refused a change that is in the journal. If it cannot be read, a gap is recorded, and the
+    /// range is behind.
+    fn record_again(&self, volume: u16, range: Range<u64>) -> Result<(), Refused> {
+        let mut offset = range.start;
+        let mut bytes = vec![0; RECORD_BYTES_MAX];
+        while offset < range.end {
+            let part = usize::try_from(range.end - offset).unwrap_or(RECORD_BYTES_MAX).min(RECORD_BYTES_MAX);
+            let (len, bytes) = (part as u64, &mut bytes[..part]);
+            let found = if self.origin(volume).read(offset, bytes).is_ok() {
+                Record::write(volume, offset, bytes)
+            } else {
+                self.mark_behind(volume, &(offset..offset + len)).map_err(Refused::Failed)?;
+                Record::range(Op::Gap, volume, offset, len)
+            };
+            let of = |op| Record::range(op, volume, offset, len);
+            let last = self.append_waiting(&[of(Op::ResyncBegin), found, of(Op::ResyncEnd)]);
+            let last = last.map_err(|error| self.refused(&error))?;
+            self.journal.commit(last).map_err(|error| Refused::Failed(errno_of(&error)))?;
+            offset += len;
+        }
+        Ok(())
+    }
+}
