@@ -175,16 +175,14 @@ pub(super) fn read_facts(
             held: held(checkpoint, rules, &doubtful),
         };
         if checkpoint.has_history() && facts.held.is_none() && !rules.keeps_writes(age(facts.time)) {
-            let known = remembered.moments.get(&facts.snapshot).cloned();
-            let moments = match known {
-                Some(moments) => moments,
-                None => {
-                    let before = before.unwrap_or(facts.time);
-                    let period = |time: u64| if checkpoint.is_thinned { 1 } else { rules.candidate_period(age(time)) };
-                    let moments = Moments::read(streams, checkpoint, before, &period)?;
-                    remembered.insert(facts.snapshot, &moments);
-                    moments
-                }
+            let moments = if let Some(moments) = remembered.moments.get(&facts.snapshot) {
+                moments.clone()
+            } else {
+                let before = before.unwrap_or(facts.time);
+                let period = |time: u64| if checkpoint.is_thinned { 1 } else { rules.candidate_period(age(time)) };
+                let moments = Moments::read(streams, checkpoint, before, &period)?;
+                remembered.insert(facts.snapshot, &moments);
+                moments
             };
             if !moments.fits(&request.limits) {
                 facts.held = Some(Held::TooLong);
