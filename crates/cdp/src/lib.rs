@@ -15,5 +15,5 @@ pub mod stored;
 pub mod view;
 pub mod volume;
 
-#[cfg(test)]
-mod sim_origin;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim_origin;

@@ -1,4 +1,4 @@
-//! A volume for tests.
+//! A volume for tests: a file of a simulated disk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,11 +11,13 @@ use crate::nbd::wire::{Errno, allocation_flag, export_flag};
 
 /// A volume in a file of a simulated disk.
 #[derive(Debug)]
-pub(crate) struct SimOrigin {
-    pub(crate) file: Arc<dyn DiskFile>,
-    pub(crate) size: u64,
+pub struct SimOrigin {
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// Its bytes.
+    pub size: u64,
     /// True if it says where its holes are.
-    pub(crate) knows_holes: bool,
+    pub knows_holes: bool,
 }
 
 fn io<T>(outcome: Result<T>) -> Result<T, Errno> {
@@ -44,7 +46,9 @@ impl Export for SimOrigin {
     }
 
     fn write_zeroes(&self, range: Range<u64>, _: ZeroOptions) -> Result<(), Errno> {
-        io(self.file.write_at(range.start, &vec![0; usize::try_from(range.end - range.start).unwrap()]))
+        io(self
+            .file
+            .write_at(range.start, &vec![0; usize::try_from(range.end - range.start).expect("ranges of tests fit")]))
     }
 
     fn trim(&self, _: Range<u64>, _: Fua) -> Result<(), Errno> {
@@ -60,7 +64,7 @@ impl Export for SimOrigin {
     }
 
     fn block_status(&self, range: Range<u64>, _: Context, extents: &mut StatusExtents) -> Result<(), Errno> {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).expect("ranges of tests fit")];
         self.read(range.start, &mut bytes)?;
         for part in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {
             let flags = if part[0] == 0 { allocation_flag::HOLE | allocation_flag::ZERO } else { 0 };

@@ -41,5 +41,7 @@ mod stopping;
 mod terminal;
 mod trust;
 #[cfg(feature = "cdp")]
+mod volume_clients;
+#[cfg(feature = "cdp")]
 mod volumes;
 mod why;

@@ -11,10 +11,10 @@ use crate::fixture::{Fixture, Ran, noise};
 const SIZE: u64 = 16 << 20;
 
 /// A server; killed when the test ends.
-struct Server(Child);
+pub(crate) struct Server(pub(crate) Child);
 
 impl Server {
-    fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
+    pub(crate) fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
         let mut command = fixture.command(arguments);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut server = Self(child);
@@ -32,7 +32,7 @@ impl Server {
     }
 
     /// Ends the server as a signal does; returns what it said.
-    fn stop(mut self) -> String {
+    pub(crate) fn stop(mut self) -> String {
         let id = self.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let mut said = String::new();
@@ -49,66 +49,87 @@ impl Drop for Server {
     }
 }
 
+/// Makes a volume of noise and holes.
+fn make_volume(image: &Path) {
+    let file = File::create(image).unwrap();
+    file.set_len(SIZE).unwrap();
+    file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+}
+
 /// A repository, and a group of one volume that is served.
-struct Volume {
-    fixture: Fixture,
-    group: PathBuf,
-    image: PathBuf,
+pub(crate) struct Volume {
+    pub(crate) fixture: Fixture,
+    pub(crate) group: PathBuf,
+    pub(crate) image: PathBuf,
 }
 
 impl Volume {
     fn new() -> Self {
-        Self::with(&["--journal-size", "64M"])
+        Self::with(make_volume)
     }
 
-    /// Creates a group with options.
-    fn with(options: &[&str]) -> Self {
+    /// Makes a group of one volume, whose file `make` creates.
+    pub(crate) fn with(make: impl FnOnce(&Path)) -> Self {
+        Self::new_with_journal("64M", make)
+    }
+
+    /// Makes a group of one volume, whose journal takes so many bytes.
+    pub(crate) fn new_with_journal(size: &str, make: impl FnOnce(&Path)) -> Self {
+        Self::with_options(&["--journal-size", size], make)
+    }
+
+    /// Makes a group of one volume with options.
+    fn with_options(options: &[&str], make: impl FnOnce(&Path)) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
-        let file = File::create(&image).unwrap();
-        file.set_len(SIZE).unwrap();
-        file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+        make(&image);
         let volume = format!("web={}", image.display());
         let create = ["cdp", "create", "group", &volume, "--name", "stored"];
         fixture.run(create.iter().chain(options)).code(0);
         Self { fixture, group, image }
     }
 
-    fn serve(&self) -> Server {
+    pub(crate) fn serve(&self) -> Server {
         Server::start(&self.fixture, &["cdp", "serve", "group"], &self.group.join("nbd"))
     }
 
     /// Changes the volume as a client; each command is one of `qemu-io`.
     fn change(&self, commands: &[&str]) {
-        run_qemu_io(&self.group.join("nbd"), commands);
+        if let Err(said) = try_qemu_io(&self.group.join("nbd"), commands) {
+            panic!("{commands:?}: {said}\n{}", self.status());
+        }
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub(crate) fn status(&self) -> serde_json::Value {
         self.fixture.run(["cdp", "status", "group", "--json"]).code(0).json()
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         std::fs::read(&self.image).unwrap()
     }
 
     /// Restores a moment of the repository by `cdp restore`; returns the volume.
-    fn restored(&self, moment: &str) -> Vec<u8> {
+    pub(crate) fn restored(&self, moment: &str) -> Vec<u8> {
         self.restored_from("stored", moment)
     }
 
     /// Restores a moment of a group by its name or its directory.
-    fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
+    pub(crate) fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
         self.fixture.run(["cdp", "restore", group, "--at", moment, "--target", "restored.raw"]).code(0);
         std::fs::read(self.fixture.path("restored.raw")).unwrap()
     }
 }
 
-fn uri(socket: &Path) -> String {
+pub(crate) fn uri(socket: &Path) -> String {
     format!("nbd+unix:///web?socket={}", socket.display())
 }
 
 fn run_qemu_io(socket: &Path, commands: &[&str]) {
+    try_qemu_io(socket, commands).unwrap_or_else(|said| panic!("{commands:?}: {said}"));
+}
+
+fn try_qemu_io(socket: &Path, commands: &[&str]) -> Result<(), String> {
     let mut program = Command::new("qemu-io");
     program.args(["-f", "raw"]);
     for command in commands {
@@ -117,7 +138,7 @@ fn run_qemu_io(socket: &Path, commands: &[&str]) {
     let output = program.arg(uri(socket)).output().expect("qemu-io of the package qemu-utils");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let is_good = output.status.success() && !said.contains("failed") && !said.contains("error");
-    assert!(is_good, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    if is_good { Ok(()) } else { Err(format!("{said}{}", String::from_utf8_lossy(&output.stderr))) }
 }
 
 #[test]
@@ -259,8 +280,10 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
 
 #[test]
 fn a_history_is_thinned_by_hand_and_by_the_server() {
-    let volume =
-        Volume::with(&["--journal-size", "64M", "--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
+    let volume = Volume::with_options(
+        &["--journal-size", "64M", "--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"],
+        make_volume,
+    );
     let fixture = &volume.fixture;
     let server = volume.serve();
     let mut states = Vec::new();
@@ -349,7 +372,9 @@ fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
 
 /// A group whose journal is full, since its repository is away.
 fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::with(&["--journal-size", "12M", "--when-behind", "bitmap"]);
+    let volume = Volume::with_options(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+        File::create(image).unwrap().set_len(SIZE).unwrap();
+    });
     let server = volume.serve();
     volume.change(&["write -P 0x11 0 64k", "flush"]);
     let before = volume.bytes();
@@ -359,7 +384,9 @@ fn behind() -> (Volume, Server, Vec<u8>) {
     let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
     volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
     volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
-    assert_ne!(volume.status()["behind_bytes"], 0);
+    let status = volume.status();
+    assert!(status["behind_bytes"] != 0 && status["gap"] == true && status["recording"] == false, "{status}");
+    check_printed(&volume.fixture.run(["cdp", "status", "group"]).code(0), "changes are not recorded");
     volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
     std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
     (volume, server, before)
@@ -460,6 +487,60 @@ fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
     fixture.run(["cdp", "checkpoint", "group"]).code(0);
     server.stop();
     assert!(volume.restored("latest") == volume.bytes());
+}
+
+#[test]
+fn the_status_says_what_is_durable_stored_and_behind() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    let status = volume.status();
+    assert_eq!(
+        (&status["group"], &status["lsn"], &status["checkpoint"]["last_lsn"]),
+        (&"group".into(), &0.into(), &0.into())
+    );
+    assert_eq!(
+        (&status["lag_records"], &status["lag_bytes"], &status["active_extents"]),
+        (&0.into(), &0.into(), &0.into())
+    );
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x12 9M 4k", "flush"]);
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(20));
+    let status = volume.status();
+    assert!(status["lsn"].as_u64().unwrap() >= 3 && status["lag_records"] == status["lsn"], "{status}");
+    assert_eq!((&status["durable_lsn"], &status["unsynced_seconds"]), (&status["lsn"], &0.0.into()));
+    assert!((64 << 10..1 << 20).contains(&status["lag_bytes"].as_u64().unwrap()), "{status}");
+    let age = status["lag_seconds"].as_f64().unwrap();
+    assert!(0.0 < age && age < start.elapsed().as_secs_f64() + 5.0, "{status}");
+    assert_eq!(
+        (&status["active_extents"], &status["behind_bytes"], &status["gap"]),
+        (&2.into(), &0.into(), &false.into())
+    );
+    assert_eq!((&status["recording"], &status["failure"]), (&true.into(), &serde_json::Value::Null));
+    assert_eq!(status["journal_bytes_max"], 64 << 20);
+    let made = volume.fixture.run(["cdp", "checkpoint", "group", "--json"]).code(0).json();
+    let status = volume.status();
+    assert_eq!(status["checkpoint"]["snapshot"], made["snapshot"]);
+    assert_eq!((&status["checkpoint"]["last_lsn"], &status["lag_records"]), (&made["last_lsn"], &0.into()));
+    // A checkpoint that fails is named until one succeeds.
+    let (repository, away) = (volume.fixture.path("repository"), volume.fixture.path("away"));
+    std::fs::rename(&repository, &away).unwrap();
+    volume.change(&["write -P 0x13 0 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(1);
+    assert!(volume.status()["checkpoint_error"].is_string());
+    let printed = volume.fixture.run(["cdp", "status", "group"]).code(0);
+    for text in [
+        "group group: LSN ",
+        " KiB, the oldest ",
+        "not durable: nothing",
+        " of 64.000 MiB, ",
+        "the last checkpoint failed: ",
+    ] {
+        check_printed(&printed, text);
+    }
+    std::fs::rename(&away, &repository).unwrap();
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert_eq!(volume.status()["checkpoint_error"], serde_json::Value::Null);
+    server.stop();
 }
 
 fn check_printed(ran: &Ran, text: &str) {

@@ -252,11 +252,15 @@ pub(super) fn store_volume(
             offset += run;
             continue;
         }
-        let step = run.min(left).min(READ_BYTES);
-        buffer.resize(usize::try_from(step).expect("as short as a read"), 0);
-        origin.read(offset, &mut buffer).map_err(failed)?;
-        builder.blocks(&buffer, writer)?;
-        offset += step;
+        // A search for the end of data may read the map of the whole file, so all of the data is read before the next search.
+        let end = offset + run.min(left);
+        while offset < end {
+            let step = (end - offset).min(READ_BYTES);
+            buffer.resize(usize::try_from(step).expect("as short as a read"), 0);
+            origin.read(offset, &mut buffer).map_err(failed)?;
+            builder.blocks(&buffer, writer)?;
+            offset += step;
+        }
     }
     builder.finish(writer)
 }

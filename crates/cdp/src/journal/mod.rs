@@ -13,12 +13,14 @@ pub mod codec;
 mod reader;
 mod recovery;
 mod segment;
+mod status;
 mod write;
 
 pub use codec::{Op, RECORD_BYTES_MAX, Record};
 pub use reader::{Entry, Frames};
 pub use recovery::{End, Recovered};
-pub use write::{Journal, JournalStatus};
+pub use status::{JournalStatus, Lag};
+pub use write::Journal;
 
 use onefold_engine::crypto::Keys;
 use onefold_engine::error::Error;

@@ -122,11 +122,6 @@ impl Frames {
         self.walk.as_ref().map_or(self.from, |walk| walk.next.lsn.max(self.from))
     }
 
-    /// Returns the segment that it reads, and the offset there; `None` before the first frame.
-    pub(super) fn offset(&self) -> Option<(u64, u64)> {
-        self.walk.as_ref().map(|walk| (walk.segment.number, walk.offset))
-    }
-
     /// Lets the reader go on to a record, in all segments of the journal, ascending.
     pub(super) fn extend(&mut self, segments: impl DoubleEndedIterator<Item = u64>, end: Lsn) {
         let newer: Vec<u64> = segments.rev().take_while(|number| self.newest < *number).collect();

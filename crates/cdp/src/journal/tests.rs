@@ -366,3 +366,30 @@ fn the_age_of_what_is_not_durable_is_that_of_its_oldest_record() {
     journal.sync().unwrap();
     assert_eq!(age(), None);
 }
+
+#[test]
+fn the_lag_is_that_of_the_records_from_one_on() {
+    let disk = empty();
+    let journal = open(&disk).unwrap().0;
+    let mut ends = Vec::new();
+    for lsn in 1..=30 {
+        append(&journal, lsn).unwrap();
+        journal.commit(Lsn(lsn)).unwrap();
+        ends.push(journal.status().used);
+    }
+    assert!(1 < journal.status().segments);
+    let used = journal.status().used;
+    let mut time = 0;
+    for lsn in 2..=30 {
+        let lag = journal.lag(Lsn(lsn));
+        assert_eq!(lag.records, 31 - lsn);
+        let before = ends[usize::try_from(lsn).unwrap() - 2];
+        // The first frame of a segment follows a header, and what was left of the segment before.
+        assert!(lag.bytes <= used - before && used - before <= lag.bytes + (16 << 10), "{lsn}: {lag:?}");
+        assert!(time < lag.time.unwrap());
+        time = lag.time.unwrap();
+    }
+    append(&journal, 31).unwrap();
+    assert_eq!(journal.lag(Lsn(31)), Lag { records: 1, bytes: 0, time: None });
+    assert_eq!(journal.lag(Lsn(32)), Lag::default());
+}

@@ -20,6 +20,7 @@ use crate::journal::codec::{
 use crate::journal::reader::Frames;
 use crate::journal::recovery::{self, Recovered, Resumed};
 use crate::journal::segment::{Chain, Directory, Segment};
+use crate::journal::status::{JournalStatus, Lag, find_frame};
 use crate::journal::{AppendError, GroupId, JournalIdentity, JournalSize, Lsn};
 
 /// The frame that takes records.
@@ -100,27 +101,6 @@ struct State {
     /// Segments that were released, for the writer to use again.
     released: VecDeque<u64>,
     failed: Option<Error>,
-}
-
-/// State of a journal for people and for back-pressure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct JournalStatus {
-    /// The first record that it holds.
-    pub first: Lsn,
-    /// The next record.
-    pub next: Lsn,
-    /// The record after the last that is durable.
-    pub durable: Lsn,
-    /// Segments that hold records.
-    pub segments: u32,
-    /// Most segments.
-    pub segments_max: u32,
-    /// Bytes of the segments that hold records.
-    pub bytes: u64,
-    /// Most bytes of the segments.
-    pub bytes_max: u64,
-    /// Bytes of the segments without what is left in the last one.
-    pub used: u64,
 }
 
 /// The journal of a consistency group. Any number of threads may use it.
@@ -340,6 +320,24 @@ impl Journal {
         }
     }
 
+    /// Returns how much the journal has from a record on. It reads headers of one segment; if that is released meanwhile, or cannot be
+    /// read, the time is not known.
+    pub fn lag(&self, from: Lsn) -> Lag {
+        let state = self.lock();
+        let records = state.next.0.saturating_sub(from.0);
+        if state.written <= from {
+            return Lag { records, ..Lag::default() };
+        }
+        let at = state.segments.partition_point(|(_, first)| *first <= from).saturating_sub(1);
+        let Some((number, _)) = state.segments.get(at).copied() else { return Lag { records, ..Lag::default() } };
+        let behind = (state.segments.len() - at) as u64 * self.directory.size.segment_bytes;
+        let behind = behind.saturating_sub(state.left);
+        drop(state);
+        let found = find_frame(&self.directory, number, from).unwrap_or(None);
+        let bytes = behind.saturating_sub(found.map_or(0, |(offset, _)| offset));
+        Lag { records, bytes, time: found.map(|(_, time)| time) }
+    }
+
     /// Returns the age of the oldest record that is not durable; `None` if all are.
     pub fn unsynced_age(&self) -> Option<Duration> {
         let since = self.lock().unsynced_since?;
@@ -352,15 +350,20 @@ impl Journal {
     }
 
     /// Appends a last record after everything is durable, and makes it durable too: from now on, the loss of any earlier record is
-    /// noticed at the next opening.
+    /// noticed at the next opening. A journal that is full has no space for it, and is durable all the same.
     pub fn close(&self) -> Result<(), AppendError> {
         if self.lock().written == Lsn(1) {
             return Ok(());
         }
         self.sync()?;
-        let lsn = self.append(&Record::range(Op::Flush, 0, 0, 0))?;
-        self.commit(lsn)?;
-        self.sync()
+        match self.append(&Record::range(Op::Flush, 0, 0, 0)) {
+            Ok(lsn) => {
+                self.commit(lsn)?;
+                self.sync()
+            }
+            Err(AppendError::Full) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns true if the frame that is being written and the open one with a body of so many bytes have space, with so many bytes left

@@ -49,18 +49,6 @@ pub(super) fn read_frame(frames: &mut Frames, plain: &mut Vec<u8>) -> Result<Opt
     Ok(frame)
 }
 
-/// Returns the time of the next frame.
-pub(super) fn time_of_next(frames: &mut Frames) -> Result<Option<u64>> {
-    let mut time = None;
-    while time.is_none()
-        && frames.next_frame(&mut |entry| {
-            time.get_or_insert(entry.time);
-            Ok(())
-        })?
-    {}
-    Ok(time)
-}
-
 /// Returns the checksum of the record that a reader begins with; `None` if there is none.
 pub(super) fn last_checksum(frames: &mut Frames, lsn: Lsn) -> Result<Option<[u8; FINGERPRINT_BYTES]>> {
     let (mut found, mut bytes) = (None, Vec::new());

@@ -7,11 +7,11 @@ use std::time::Duration;
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::Host;
 
-use crate::journal::Lsn;
 use crate::journal::codec::FRAME_BODY_MAX;
+use crate::journal::{Lag, Lsn};
 use crate::link::compress::Compressor;
 use crate::link::failure::Failure;
-use crate::link::frames::{check_continues, read_frame, time_of_next};
+use crate::link::frames::{check_continues, read_frame};
 use crate::link::session::Peer;
 use crate::link::stream::{Incoming, Outgoing};
 use crate::link::window::{Sent, Window};
@@ -38,6 +38,8 @@ const COMPARE_TIME_MAX: Duration = Duration::from_mins(5);
 /// State of a link for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
+    /// The receiver.
+    pub address: String,
     /// True if the receiver is connected.
     pub is_connected: bool,
     /// The last record that is durable at the receiver; `None` before the first connection.
@@ -87,8 +89,6 @@ struct State {
     is_known: bool,
     checkpoint: Lsn,
     answer: Option<Answer>,
-    /// Bytes of the journal that were not read yet.
-    unread: u64,
     plain_bytes: u64,
     sent_bytes: u64,
     losses: u64,
@@ -266,7 +266,6 @@ impl Sender {
             journal.follow(&mut frames);
             plain.clear();
             let Some((first, time, records)) = read_frame(&mut frames, &mut plain)? else {
-                self.lock().unread = 0;
                 self.wait_for_records(frames.position())?;
                 outgoing.ping_if_due()?;
                 continue;
@@ -275,8 +274,7 @@ impl Sender {
             let last = Lsn(first.0 + u64::from(records) - 1);
             self.wait_for_space(plain.len(), outgoing)?;
             let mut state = self.lock();
-            state.window.push(Sent { last, bytes: plain.len(), time });
-            state.unread = journal.bytes_after(&frames);
+            state.window.push(Sent { last, bytes: plain.len() });
             state.plain_bytes += plain.len() as u64;
             state.sent_bytes += bytes.len() as u64;
             drop(state);
@@ -441,17 +439,16 @@ impl Sender {
 
     /// Returns the state.
     pub fn status(&self) -> LinkStatus {
-        let state = self.lock();
         let journal = self.group.journal();
-        let next = journal.next();
+        let state = self.lock();
         let acknowledged = state.is_known.then(|| state.window.acknowledged());
-        let first = acknowledged.map_or(journal.status().first, |last| Lsn(last.0 + 1));
-        let mut status = LinkStatus {
+        let status = LinkStatus {
+            address: self.peer.address.clone(),
             is_connected: state.connected.is_some(),
             acknowledged,
             checkpoint: state.checkpoint,
-            lag_records: next.0.saturating_sub(first.0),
-            lag_bytes: state.window.bytes() as u64 + state.unread,
+            lag_records: 0,
+            lag_bytes: 0,
             lag: Duration::ZERO,
             codec: state.connected.as_ref().map(|connected| connected.codec),
             plain_bytes: state.plain_bytes,
@@ -459,22 +456,12 @@ impl Sender {
             losses: state.losses,
             failure: state.failure.clone(),
         };
-        let oldest = if status.is_connected { state.window.oldest() } else { None };
         drop(state);
-        if status.lag_records == 0 {
-            status.lag_bytes = 0;
-            return status;
-        }
-        let mut oldest = oldest;
-        if !status.is_connected {
-            let mut frames = journal.frames(first);
-            status.lag_bytes = journal.bytes_after(&frames);
-            // A new connection may let the journal release the frame meanwhile.
-            oldest = time_of_next(&mut frames).unwrap_or(None);
-        }
+        let Lag { records, bytes, time } =
+            journal.lag(acknowledged.map_or(journal.status().first, |last| Lsn(last.0 + 1)));
         let now = self.host.now();
         let now = Duration::new(u64::try_from(now.seconds).unwrap_or(0), now.nanoseconds);
-        status.lag = oldest.map_or(Duration::ZERO, |time| now.saturating_sub(Duration::from_nanos(time)));
-        status
+        let lag = time.map_or(Duration::ZERO, |time| now.saturating_sub(Duration::from_nanos(time)));
+        LinkStatus { lag_records: records, lag_bytes: bytes, lag, ..status }
     }
 }

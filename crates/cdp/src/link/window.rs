@@ -12,8 +12,6 @@ pub(super) struct Sent {
     pub(super) last: Lsn,
     /// Bytes of its records.
     pub(super) bytes: usize,
-    /// Its wall clock, in nanoseconds since 1970-01-01 00:00:00 UTC.
-    pub(super) time: u64,
 }
 
 impl Sent {
@@ -66,16 +64,6 @@ impl Window {
     pub(super) fn acknowledged(&self) -> Lsn {
         self.acknowledged
     }
-
-    /// Returns the bytes of the records under way.
-    pub(super) fn bytes(&self) -> usize {
-        self.cost - self.frames.len() * FRAME_COST
-    }
-
-    /// Returns the wall clock of the oldest frame under way.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        self.frames.front().map(|frame| frame.time)
-    }
 }
 
 #[cfg(test)]
@@ -91,14 +79,14 @@ mod tests {
         let mut last = 10;
         while window.has_space(FRAME_BODY_MAX) {
             last += 5;
-            window.push(Sent { last: Lsn(last), bytes: FRAME_BODY_MAX, time: last });
+            window.push(Sent { last: Lsn(last), bytes: FRAME_BODY_MAX });
         }
-        assert_eq!((last, window.bytes(), window.oldest()), (40, 6 * FRAME_BODY_MAX, Some(15)));
+        assert_eq!((last, window.cost), (40, 6 * (FRAME_BODY_MAX + FRAME_COST)));
         assert!(window.acknowledge(Lsn(17)) && window.has_space(FRAME_BODY_MAX));
-        assert_eq!((window.oldest(), window.acknowledged()), (Some(20), Lsn(17)));
+        assert_eq!((window.frames.len(), window.acknowledged()), (5, Lsn(17)));
         assert!(!window.acknowledge(Lsn(16)), "goes back");
         assert!(!window.acknowledge(Lsn(41)), "not sent");
         assert!(window.acknowledge(Lsn(40)));
-        assert_eq!((window.bytes(), window.oldest()), (0, None));
+        assert_eq!((window.cost, window.frames.len()), (0, 0));
     }
 }

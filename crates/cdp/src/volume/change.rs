@@ -14,7 +14,7 @@ enum Refused {
 }
 
 impl Group {
-    /// Lets a change of a range take place: first in the journal, then in the volume. While the group is behind, the range is marked instead of being recorded.
+    /// Lets a change take place: first in the journal, then in the volume. While the group is behind, its extents are marked instead.
     pub(super) fn change(&self, record: &Record<'_>, write: &dyn Fn() -> Result<(), Errno>) -> Result<(), Errno> {
         let (volume, range) = (record.volume, record.offset..record.offset + record.len);
         if range.is_empty() {
@@ -27,7 +27,10 @@ impl Group {
             let request = self.begin(volume, range.clone(), is_bitmap)?;
             if !request.is_recorded() {
                 self.mark_behind(volume, &range)?;
-                return write();
+                let outcome = write();
+                let now = self.host.monotonic();
+                self.requests.lock().unrecorded_since.get_or_insert(now);
+                return outcome;
             }
             match self.change_recorded(record, write) {
                 Ok(()) => return Ok(()),

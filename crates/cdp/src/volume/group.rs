@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
@@ -17,6 +18,7 @@ use crate::volume::activity::{ActivityLog, Extent, LastUse, extents_of};
 use crate::volume::behind::BehindMap;
 use crate::volume::pressure::{JournalFill, Pacer};
 use crate::volume::range_lock::{HeldRange, RangeLock};
+use crate::volume::releases::Releases;
 use crate::volume::requests::{Mode, Request, Requests, State};
 use crate::volume::syncs::{Syncs, Wanted};
 
@@ -27,12 +29,10 @@ const BEHIND: &str = "behind";
 pub const JOURNAL: &str = "journal";
 /// Most volumes of a group: records that begin a gap in all of them fit into one frame.
 pub const VOLUMES_MAX: usize = 1024;
-/// How long a write that found the journal full waits before it looks again.
-const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
 
-/// Age from which records that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
+/// Age from which changes that no client has flushed are made durable. With [`Group::maintain`] called every 200 ms, and syncs that
 /// take 300 ms, a power cut takes at most the writes of one second.
 pub const UNSYNCED_AGE: Duration = Duration::from_millis(500);
 
@@ -95,17 +95,12 @@ pub struct Group {
     pub(super) cursor: Mutex<u64>,
     pub(super) requests: Requests,
     pacer: Pacer,
-    syncs: Syncs,
+    pub(super) syncs: Syncs,
     /// Held by a scan.
     pub(super) scanning: Mutex<()>,
-    releases: Mutex<Releases>,
-}
-
-/// Records that may be released, and readers that need them.
-#[derive(Debug, Default)]
-struct Releases {
-    before: Lsn,
-    readers: u32,
+    releases: Releases,
+    /// True if no write waits for space of the journal any more.
+    pub(super) is_ending: AtomicBool,
 }
 
 /// Keeps all records of a journal until this is dropped.
@@ -114,10 +109,8 @@ pub struct HeldRecords<'a>(&'a Group);
 
 impl Drop for HeldRecords<'_> {
     fn drop(&mut self) {
-        let mut releases = self.0.lock_releases();
-        releases.readers -= 1;
-        if releases.readers == 0 {
-            self.0.release_now(releases.before);
+        if let Some(before) = self.0.releases.end_reader() {
+            self.0.release_now(before);
         }
     }
 }
@@ -173,9 +166,22 @@ impl Group {
         let locks = origins.iter().map(|_| RangeLock::default()).collect();
         let cursor = Mutex::new(0);
         let (pacer, syncs) = (Pacer::new(host.monotonic()), Syncs::new(&origins)?);
-        let (scanning, releases) = (Mutex::new(()), Mutex::default());
-        let group =
-            Self { journal, host, options, origins, locks, behind, cursor, requests, pacer, syncs, scanning, releases };
+        let (scanning, releases, is_ending) = (Mutex::new(()), Releases::default(), AtomicBool::new(false));
+        let group = Self {
+            journal,
+            host,
+            options,
+            origins,
+            locks,
+            behind,
+            cursor,
+            requests,
+            pacer,
+            syncs,
+            scanning,
+            releases,
+            is_ending,
+        };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         if last != LastUse::PowerCut {
             group.continue_behind()?;
@@ -261,20 +267,14 @@ impl Group {
 
     /// Keeps all records of the journal, for somebody who reads them. Space that is released meanwhile comes back afterwards.
     pub fn hold_records(&self) -> HeldRecords<'_> {
-        self.lock_releases().readers += 1;
+        self.releases.begin_reader();
         HeldRecords(self)
-    }
-
-    fn lock_releases(&self) -> MutexGuard<'_, Releases> {
-        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives records back that nobody needs any more, apart from those that the volumes may lack.
     pub fn release(&self, before: Lsn) {
-        let mut releases = self.lock_releases();
-        releases.before = releases.before.max(before);
-        if releases.readers == 0 {
-            self.release_now(releases.before);
+        if let Some(before) = self.releases.allow(before) {
+            self.release_now(before);
         }
     }
 
@@ -312,37 +312,8 @@ impl Group {
     }
 
     /// Bytes of the journal that are left for the records which begin a gap, and for the one that closes the journal.
-    fn reserve(&self) -> u64 {
+    pub(super) fn reserve(&self) -> u64 {
         (frame_bytes(self.origins.len() * RECORD_HEADER_BYTES) + frame_bytes(RECORD_HEADER_BYTES)) as u64
-    }
-
-    /// Appends a record, and waits for space if that is how the group works.
-    pub(super) fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
-        self.append_waiting(std::slice::from_ref(record))
-    }
-
-    /// Appends records that a crash keeps all or none of; waits for space if that is how the group works.
-    pub(super) fn append_waiting(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
-        loop {
-            match self.append_now(records) {
-                Err(AppendError::Full) if self.waits_for_space() => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Waits a while for space of the journal; returns false if the group does not wait for it.
-    pub(super) fn waits_for_space(&self) -> bool {
-        let waits = self.options.when_behind == WhenBehind::Block;
-        if waits {
-            self.host.sleep(FULL_WAIT);
-        }
-        waits
-    }
-
-    /// Appends records that a crash keeps all or none of, without waiting for space.
-    pub(super) fn append_now(&self, records: &[Record<'_>]) -> Result<Lsn, AppendError> {
-        self.journal.append_together(records, self.reserve())
     }
 
     /// Begins a request for a range, which may be empty. While nothing can be recorded, the request is not recorded if that is allowed;
@@ -388,17 +359,29 @@ impl Group {
         self.requests.lock().is_usable = false;
     }
 
-    /// Makes records durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
+    /// Makes changes durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
     pub fn maintain(&self) -> Result<()> {
         if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {
             self.journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
         }
-        Ok(())
+        let mut state = self.requests.lock();
+        let due = self.host.monotonic().saturating_sub(UNSYNCED_AGE);
+        if state.unrecorded_since.take_if(|since| *since <= due).is_none() {
+            return Ok(());
+        }
+        drop(state);
+        // What was made without a record is in the volumes alone.
+        let failed = |errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
+        self.sync_both(0..self.origins.len()).map_err(failed)
     }
 
     /// Makes journal and volumes durable, so that records before the present moment can be released.
     pub fn sync(&self) -> Result<(), Errno> {
-        self.clean(self.requests.lock()).map(drop)
+        let mut state = self.requests.lock();
+        while state.is_cleaning {
+            state = self.requests.wait(state);
+        }
+        self.clean(state).map(drop)
     }
 
     /// Makes what clients have written durable.
@@ -437,7 +420,10 @@ impl Group {
     /// that one.
     fn clean<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, Errno> {
         if state.is_cleaning {
-            return Ok(self.requests.wait(state));
+            while state.is_cleaning {
+                state = self.requests.wait(state);
+            }
+            return Ok(state);
         }
         state.is_cleaning = true;
         let writing: BTreeSet<Extent> = state.writing.keys().copied().collect();
@@ -454,15 +440,6 @@ impl Group {
         });
         self.requests.notify();
         outcome.map(|()| state)
-    }
-
-    /// Syncs the journal and all volumes while no request is in progress: all records are durable in the volumes.
-    pub(super) fn clean_all(&self) -> Result<(), Errno> {
-        let mut state = self.requests.lock();
-        while state.is_cleaning {
-            state = self.requests.wait(state);
-        }
-        self.clean(state).map(drop)
     }
 
     /// Closes the group: journal and volumes are durable and agree, apart from extents that are behind. Later writes are refused.

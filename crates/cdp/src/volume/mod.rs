@@ -5,6 +5,7 @@
 //! `docs/durability.md` has the argument, and the crash tests carry it out.
 
 mod activity;
+mod append;
 mod behind;
 mod change;
 mod compare;
@@ -12,9 +13,11 @@ mod group;
 mod pressure;
 mod protected;
 mod range_lock;
+mod releases;
 mod requests;
 mod resync;
 mod scan;
+mod status;
 mod syncs;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
@@ -25,6 +28,7 @@ pub use pressure::{DELAY_MAX, JournalFill};
 pub use protected::ProtectedVolume;
 pub use resync::Resync;
 pub use scan::{Differing, LISTED_MAX, ROUNDS, Ranges, Scanned};
+pub use status::GroupStatus;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::journal::Lsn;
 use crate::volume::activity::{ActivityLog, Extent, extents_of};
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) is_usable: bool,
     /// Ranges that were recorded again and are still marked as behind: the journal is not durable up to there.
     pub(super) resynced: Vec<VolumeRange>,
+    /// When the first change without a record was made that no sync of the volumes covers, by the host's monotonic clock.
+    pub(super) unrecorded_since: Option<Duration>,
     /// Extents that were written since a scan watches.
     pub(super) written: Option<BTreeSet<Extent>>,
 }
@@ -70,6 +73,7 @@ impl Requests {
             is_cleaning: false,
             is_usable,
             resynced: Vec::new(),
+            unrecorded_since: None,
             written: None,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }

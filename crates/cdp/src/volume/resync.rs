@@ -62,7 +62,8 @@ impl Group {
     }
 
     fn begin_gap(&self) -> Result<(), Errno> {
-        self.clean_all()?;
+        // No request is in progress, so all records are in the volumes.
+        self.sync()?;
         let volumes = 0..u16::try_from(self.volumes()).expect("volumes have 16 bits");
         let gap = |volume| Record::range(Op::Gap, volume, 0, self.origin(volume).size());
         let records: Vec<Record<'_>> = volumes.map(gap).collect();
@@ -80,7 +81,7 @@ impl Group {
         if self.behind.is_empty() {
             return Ok(());
         }
-        let outcome = if self.behind.is_announced() { self.clean_all() } else { self.begin_gap() };
+        let outcome = if self.behind.is_announced() { self.sync() } else { self.begin_gap() };
         match outcome {
             // Before any other record, the history gets the gap all the same.
             Ok(()) | Err(Errno::NoSpace) => Ok(()),

@@ -9,5 +9,6 @@ mod fuzzing;
 mod memory;
 mod model;
 mod nbd;
+mod power_cut;
 mod programs;
 mod tls;

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use crate::journal::codec::{BLOCK_BYTES, FRAME_BODY_MAX, Records};
+use crate::journal::codec::{FRAME_BODY_MAX, Records};
 use crate::journal::reader::Frames;
 use crate::journal::write::Journal;
 use crate::journal::{AppendError, Lsn};
@@ -47,27 +47,5 @@ impl Journal {
         let state = self.lock();
         let end = state.synced;
         frames.extend(state.segments.iter().map(|(number, _)| *number), end);
-    }
-
-    /// Returns the bytes of the frames that a reader has not read, with their padding. After an opening and until the first write, the
-    /// unused end of the last segment counts, too.
-    pub fn bytes_after(&self, frames: &Frames) -> u64 {
-        let state = self.lock();
-        if state.written <= frames.position() {
-            return 0;
-        }
-        let segment_bytes = self.directory.size.segment_bytes;
-        let (segment, offset) = frames.offset().unwrap_or_else(|| {
-            let first = state.segments.partition_point(|(_, first)| *first <= frames.position()).saturating_sub(1);
-            (state.segments.get(first).map_or(0, |(number, _)| *number), BLOCK_BYTES as u64)
-        });
-        let newest = state.segments.back().map(|(number, _)| *number);
-        let mut bytes = 0;
-        for (number, _) in state.segments.iter().filter(|(number, _)| segment <= *number) {
-            let begin = if *number == segment { offset } else { BLOCK_BYTES as u64 };
-            let end = if newest == Some(*number) { segment_bytes - state.left } else { segment_bytes };
-            bytes += end.saturating_sub(begin);
-        }
-        bytes
     }
 }

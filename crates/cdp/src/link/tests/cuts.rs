@@ -225,3 +225,19 @@ fn after_a_power_cut_of_the_sender_the_history_of_the_receiver_equals_the_volume
     println!("{compared} blocks differed after power cuts; {lost} of 24 took records that the receiver did not have");
     assert!(compared != 0 && lost != 0);
 }
+
+#[test]
+fn a_write_that_waits_for_a_receiver_ends_when_the_server_stops() {
+    let group = open_group(&new_group_disk());
+    let volume = ProtectedVolume::new(group.clone(), 0);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| (0..10_000).find_map(|_| volume.write(0, &[1; 1 << 18], Fua::No).err()));
+        let status = || group.journal().status();
+        // Nobody takes the records.
+        wait_for("a full journal", || status().segments == status().segments_max, || format!("{:?}", status()));
+        std::thread::sleep(Duration::from_millis(50));
+        group.end_waits();
+        assert_eq!(writing.join().unwrap(), Some(crate::nbd::wire::Errno::NoSpace));
+    });
+    group.close().unwrap();
+}

@@ -389,3 +389,91 @@ fn threads_get_behind_and_recover_together() {
     assert!(was_behind);
     group.close().unwrap();
 }
+
+#[test]
+fn holes_enter_the_history_without_being_read() {
+    let disk = SimDisk::new();
+    let _ = disk.subdir(DIR);
+    for name in ORIGINS {
+        let file = disk.create(Path::new(name)).unwrap();
+        file.set_len(SIZE).unwrap();
+        file.write_at(USED.start, &[7; 9_000]).unwrap();
+        file.sync().unwrap();
+    }
+    Group::create_unstored(&disk, Path::new(DIR), &[SIZE; 2]).unwrap();
+    let holes = |name: &&str| -> Arc<dyn Export> {
+        let file = disk.open(Path::new(name), Access::ReadWrite).unwrap();
+        Arc::new(SimOrigin { file, size: SIZE, knows_holes: true })
+    };
+    let origins = ORIGINS.iter().map(holes).collect();
+    let (group, _) = open_on(&disk, Arc::new(SimHost::new(1)), OPTIONS, origins).unwrap();
+    // A hole, an extent or two with data, and a hole, of each volume; and the end.
+    assert!((6..=9).contains(&resync(&group)));
+    let (_, tracker) = gaps(&group);
+    assert_eq!(tracker.open().count(), 0);
+    assert_eq!(differences(&history(&group), &contents(&disk)), []);
+    assert!(group.journal().status().used < 512 << 10);
+}
+
+#[test]
+fn differences_after_a_power_cut_are_behind_while_the_journal_is_full() {
+    let options = GroupOptions { when_behind: WhenBehind::Fail, ..SMALL };
+    let disk = world();
+    let (group, _) = open_with(&disk, 1, options).unwrap();
+    let volume = ProtectedVolume::new(Arc::clone(&group), 0);
+    let mut byte = 1;
+    while volume.write(USED.start, &[byte; 4_000], Fua::Yes).is_ok() {
+        byte += 1;
+    }
+    drop(volume);
+    // The volume has kept a write that the journal has lost.
+    let disk = disk.crash(CrashMode::KeepAll);
+    let file = disk.open(Path::new(ORIGINS[0]), Access::ReadWrite).unwrap();
+    file.write_at(USED.start + 5_000, &[99; 100]).unwrap();
+    let (group, opened) = open_with(&disk, 2, options).unwrap();
+    let mut stored = Stored::new();
+    stored.take(&group, true).unwrap();
+    let state = stored.state.clone();
+    let mut find = |volume: u16, offset: u64, found: &[u8], differing: &mut Vec<usize>| {
+        differing_blocks(found, &expected_of(&state, volume, offset, found.len()), differing);
+        Ok(())
+    };
+    assert_eq!(group.compare(&opened.suspect, &mut find).unwrap(), 1);
+    assert_eq!(group.behind().bytes(), BEHIND_BYTES);
+    let volume = ProtectedVolume::new(Arc::clone(&group), 1);
+    assert_eq!(volume.write(USED.start, &[1; 10], Fua::No), Err(Errno::NoSpace));
+    let before = group.journal().next();
+    stored.checkpoint(&group).unwrap();
+    volume.write(USED.start, &[1; 10], Fua::No).unwrap();
+    stored.take(&group, true).unwrap();
+    assert!(before < group.journal().next() && stored.gaps.open().count() != 0);
+    heal(&group, &mut stored).unwrap();
+    stored.take(&group, true).unwrap();
+    check_no_open_gap(&stored, &contents(&disk), "compared");
+}
+
+#[test]
+fn a_group_is_closed_and_opened_while_it_is_behind() {
+    let disk = world();
+    let mut stored = Stored::new();
+    let (mut records, mut answered) = (Lsn(0), 0);
+    for opening in 0..6_u8 {
+        let (group, opened) = open_with(&disk, u64::from(opening) + 1, SMALL).unwrap();
+        assert_eq!(opened.last, LastUse::Closed);
+        assert_eq!(opened.journal.next == records, 0 < opening);
+        if opening == 0 {
+            fill(&group, 0, 1);
+        }
+        answered = 150 + opening;
+        ProtectedVolume::new(Arc::clone(&group), 1).write(USED.start, &[answered; 10], Fua::No).unwrap();
+        assert!(!group.status().is_recording && group.behind().bytes() != 0);
+        group.close().unwrap();
+        records = group.journal().next();
+    }
+    let (group, _) = open_with(&disk, 9, SMALL).unwrap();
+    stored.checkpoint(&group).unwrap();
+    heal(&group, &mut stored).unwrap();
+    stored.take(&group, false).unwrap();
+    check_no_open_gap(&stored, &contents(&disk), "closed");
+    assert_eq!(contents(&disk)[1][0], answered);
+}

@@ -22,6 +22,7 @@ use onefold_engine::repo::WriteRequest;
 use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
+use crate::commands::cdp::progress::Progress;
 use crate::commands::cdp::writing::{Thins, Writing};
 use crate::commands::version::PROGRAM;
 use crate::open::OpenedCache;
@@ -84,8 +85,6 @@ pub(super) struct Checkpoints<'a> {
     writing: Writing<'a>,
     checkpointer: Checkpointer,
     thinning: Option<Thinning>,
-    /// The last record of the newest checkpoint, once it is known.
-    covered: Option<Lsn>,
 }
 
 /// Rules that are applied now and then.
@@ -112,7 +111,7 @@ impl<'a> Checkpoints<'a> {
             program: PROGRAM.to_owned(),
         };
         let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
-        Ok(Self { writing, checkpointer, thinning: None, covered: None })
+        Ok(Self { writing, checkpointer, thinning: None })
     }
 
     /// Thins the history by rules from now on, at once and then every hour.
@@ -146,22 +145,9 @@ impl<'a> Checkpoints<'a> {
         made.map(drop).context("a prune is at work; the history begins after it")
     }
 
-    /// Gives records back that an earlier process has put into a checkpoint, right before it ended.
-    fn give_back(&mut self, group: &dyn Recorded) -> Result<()> {
-        self.covered = self.last()?;
-        if let Some(last) = self.covered {
-            group.sync()?;
-            group.release(Lsn(last.0 + 1));
-        }
-        Ok(())
-    }
-
-    /// Returns how many records before one are in no checkpoint; those of an earlier server count, too.
-    fn records_after_last(&mut self, next: Lsn) -> u64 {
-        if self.covered.is_none() {
-            self.covered = self.last().unwrap_or(None);
-        }
-        next.0 - 1 - self.covered.map_or(0, |last| last.0.min(next.0 - 1))
+    /// Returns the first record that is in no checkpoint, and that of the journal if there is no checkpoint to ask.
+    fn first_left(&self, group: &dyn Recorded) -> Lsn {
+        self.last().ok().flatten().map_or_else(|| group.journal().status().first, |last| Lsn(last.0 + 1))
     }
 
     /// Makes checkpoints until the journal has no record that is in none.
@@ -173,14 +159,17 @@ impl<'a> Checkpoints<'a> {
                 self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
             match made {
                 CheckpointOutcome::Made(made) => {
-                    self.covered = Some(made.last);
                     group.release(Lsn(made.last.0 + 1));
                     newest = Some(made);
                     if !made.has_more {
                         return Ok(newest);
                     }
                 }
-                CheckpointOutcome::NothingNew => return Ok(newest),
+                CheckpointOutcome::NothingNew => {
+                    // A server that was killed may have left records that are in its last checkpoint.
+                    group.release(self.first_left(group));
+                    return Ok(newest);
+                }
                 CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
             }
         }
@@ -223,37 +212,40 @@ impl<'a> Checkpoints<'a> {
         group: &dyn Recorded,
         policy: &CheckpointPolicy,
         asked: &Receiver<Asked>,
+        progress: &Progress,
         output: &Output,
     ) {
         let host = OsHost::new();
-        let mut since = host.monotonic();
+        // A full journal takes no record before a checkpoint, so records of an earlier server count, too.
+        let mut last = (host.monotonic(), self.first_left(group));
         let mut pause = PAUSE;
-        if let Err(error) = self.give_back(group) {
-            output.warn(&format!("records of the last checkpoint stay in the journal: {error:#}"));
-        }
         loop {
             match asked.recv_timeout(pause) {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(answer) => {
-                    let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
-                    since = host.monotonic();
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
+                    last = (host.monotonic(), self.first_left(group));
                     // Whoever asked may have gone.
-                    let _ignored = answer.send(outcome);
+                    let _ignored = answer.send(outcome.map(|made| made.map_or(Value::Null, |made| describe(&made))));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let status = group.journal().status();
                     let load = JournalLoad {
-                        age: host.monotonic().saturating_sub(since),
-                        records: self.records_after_last(status.next),
+                        age: host.monotonic().saturating_sub(last.0),
+                        records: status.next.0.saturating_sub(last.1.0),
                         bytes: status.bytes,
                         bytes_max: status.bytes_max,
                     };
-                    if policy.due(&load).is_none() {
+                    let is_full_for_nothing = load.records == 0 && load.bytes_max / 2 <= load.bytes;
+                    if policy.due(&load).is_none() && !is_full_for_nothing {
                         self.thin_if_due(host.monotonic(), output);
                         continue;
                     }
                     pause = PAUSE;
-                    match self.catch_up(group) {
+                    let outcome = self.catch_up(group);
+                    progress.note(&outcome);
+                    match outcome {
                         Ok(Some(made)) => output.note(&format!(
                             "checkpoint {} up to LSN {}: {} versions of blocks",
                             made.snapshot, made.last, made.versions
@@ -264,7 +256,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    since = host.monotonic();
+                    last = (host.monotonic(), self.first_left(group));
                 }
             }
         }

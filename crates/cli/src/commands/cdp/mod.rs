@@ -9,11 +9,13 @@ mod keep;
 mod maintenance;
 mod named;
 mod opening;
+mod progress;
 mod receive;
 mod scan;
 mod sending;
 mod serve;
 mod sockets;
+mod status;
 mod stored;
 mod thin;
 mod volume_server;
@@ -35,7 +37,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
         CdpCommand::Receive(args) => receive::run(settings, output, args),
-        CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Status(args) => status::run(settings, output, args),
         CdpCommand::Scan(args) => scan::run(settings, output, args),
         CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
         CdpCommand::History(args) => stored::list(settings, output, args),
@@ -45,17 +47,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Mark(args) => mark(settings, output, args),
         CdpCommand::Thin(args) => thin::run(settings, output, args),
     }
-}
-
-fn status(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> {
-    let state = ask(&args.group, &Request::Status)?;
-    if settings.json {
-        return Ok(output.message(&state)?);
-    }
-    for (name, value) in state.as_object().into_iter().flatten() {
-        output.line(format!("{name}: {value}"))?;
-    }
-    Ok(())
 }
 
 fn checkpoint(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> {

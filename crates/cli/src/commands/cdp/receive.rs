@@ -26,6 +26,7 @@ use crate::commands::cdp::checkpoints::{self, Asked, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::create;
 use crate::commands::cdp::group_file::{self, GroupFile, VolumeFile};
+use crate::commands::cdp::progress::Progress;
 use crate::commands::cdp::writing::Thins;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -69,6 +70,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs)
         options,
         size,
         asking,
+        progress: Progress::default(),
         state: Mutex::new(State { reception: None, announce: Some(announce) }),
         view: Mutex::new(None),
     });
@@ -82,7 +84,14 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs)
     let control = control::listen(&directory, Arc::new(move |request| of_control.answer(&request)))?;
     output.note(&format!("receiving into {} at tcp:{bound}", directory.display()));
     std::thread::scope(|scope| {
-        let making = Making { settings, output, store: &opened.store, cache: &cache, interrupt: &interrupt };
+        let making = Making {
+            settings,
+            output,
+            store: &opened.store,
+            cache: &cache,
+            interrupt: &interrupt,
+            progress: &group.progress,
+        };
         scope.spawn(move || making.run(&announced, &asked, &policy));
         let listening = scope.spawn(|| receiver.run(&listener));
         let host = OsHost::new();
@@ -114,6 +123,7 @@ struct ReceivedGroup {
     options: ViewOptions,
     size: JournalSize,
     asking: Asking,
+    progress: Progress,
     state: Mutex<State>,
     /// The last view that was compared with, and its record.
     view: Mutex<Option<(Lsn, PointInTime)>>,
@@ -211,9 +221,12 @@ impl ReceivedGroup {
         let reception = self.lock().reception.clone();
         match request {
             Request::Status => {
-                let Some(reception) = reception else { return Ok(json!({ "connected": false, "group": null })) };
+                let Some(reception) = reception else {
+                    return Ok(json!({ "received": true, "connected": false, "group": null }));
+                };
                 let (status, journal) = (reception.status(), reception.journal().status());
                 Ok(json!({
+                    "received": true,
                     "group": reception.spec().name,
                     "connected": status.is_connected,
                     "lsn": status.last.0,
@@ -221,7 +234,8 @@ impl ReceivedGroup {
                     "checkpoint_lsn": status.checkpoint.0,
                     "first_lsn": journal.first.0,
                     "received_bytes": status.received_bytes,
-                    "journal_bytes": journal.bytes,
+                    "checkpoint_error": self.progress.state().1,
+                    "journal_bytes": journal.used,
                     "journal_bytes_max": journal.bytes_max,
                     "failure": reception.journal().failure().map(|error| error.to_string()),
                 }))
@@ -289,6 +303,7 @@ struct Making<'a> {
     store: &'a Store,
     cache: &'a OpenedCache,
     interrupt: &'a Interrupt,
+    progress: &'a Progress,
 }
 
 impl Making<'_> {
@@ -298,9 +313,10 @@ impl Making<'_> {
         let host = OsHost::new();
         while !self.interrupt.is_raised() {
             match self.begin(&reception) {
-                Ok(checkpoints) => return checkpoints.run(&*reception, policy, asked, self.output),
+                Ok(checkpoints) => return checkpoints.run(&*reception, policy, asked, self.progress, self.output),
                 Err(error) => {
                     self.output.warn(&format!("no checkpoint can be made yet: {error:#}"));
+                    self.progress.note(&Err(error));
                     let until = host.monotonic() + PAUSE_AFTER_FAILURE;
                     while !self.interrupt.is_raised() && host.monotonic() < until {
                         host.sleep(PAUSE);

@@ -20,8 +20,8 @@ use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile, ReceiverFile};
 use crate::commands::cdp::opening::{InUse, check_mark, open_with};
-use crate::commands::cdp::volume_server;
-use crate::commands::cdp::{maintenance, scan, sockets};
+use crate::commands::cdp::progress::Progress;
+use crate::commands::cdp::{maintenance, scan, sockets, status, volume_server};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
@@ -133,7 +133,7 @@ fn serve_volumes(
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
     std::thread::scope(|scope| {
         scope.spawn(move || maintenance::run(group, &ended, output));
-        sockets::serve_until(interrupt, server, left);
+        sockets::serve_group_until(interrupt, server, left, Some(group));
         drop(control);
         drop(ending);
     });
@@ -190,9 +190,14 @@ fn compare(
 fn answer(file: &GroupFile, group: &Group, sender: &Sender, request: Request) -> Result<Value> {
     match request {
         Request::Status => {
-            let mut status = volume_server::status(group);
-            status["link"] = describe(&sender.status());
-            Ok(status)
+            let link = sender.status();
+            let mut state = status::state(&file.name, group, &Progress::default());
+            // Checkpoints are made by the receiver: the records that it lacks lag.
+            state["lag_records"] = link.lag_records.into();
+            state["lag_bytes"] = link.lag_bytes.into();
+            state["lag_seconds"] = status::seconds(link.lag).into();
+            state["link"] = describe(&link);
+            Ok(state)
         }
         Request::Checkpoint => match sender.checkpoint()? {
             Done::Made { snapshot, first, last, versions } => Ok(json!({
@@ -222,12 +227,10 @@ fn answer(file: &GroupFile, group: &Group, sender: &Sender, request: Request) ->
 /// Returns the state of the link, for people and programs.
 fn describe(status: &LinkStatus) -> Value {
     json!({
+        "receiver": status.address,
         "connected": status.is_connected,
         "acknowledged_lsn": status.acknowledged.map(|lsn| lsn.0),
         "checkpoint_lsn": status.checkpoint.0,
-        "lag_records": status.lag_records,
-        "lag_bytes": status.lag_bytes,
-        "lag_seconds": status.lag.as_secs_f64(),
         "compression": status.codec.map(Codec::name),
         "record_bytes": status.plain_bytes,
         "sent_bytes": status.sent_bytes,

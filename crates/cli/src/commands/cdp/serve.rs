@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use onefold_cdp::journal::{GroupId, Lsn};
+use onefold_cdp::stored::Checkpoints as Stored;
 use onefold_cdp::view::ViewOptions;
 use onefold_cdp::volume::Group;
 use onefold_engine::io::Disk;
@@ -17,9 +18,10 @@ use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
-use crate::commands::cdp::volume_server::{start_server, status};
+use crate::commands::cdp::progress::Progress;
+use crate::commands::cdp::volume_server::start_server;
 use crate::commands::cdp::writing::Thins;
-use crate::commands::cdp::{maintenance, scan, sending, sockets};
+use crate::commands::cdp::{maintenance, scan, sending, sockets, status};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -66,12 +68,15 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let (server, left, addresses) = start_server(args, &directory, (&file, &group), log)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
+    let progress = Arc::new(Progress::default());
+    progress.note_stored(Stored::read(&opened.store, &file.name, Some(GroupId(file.id()?)))?.newest());
     let answering = Answering {
         group: Arc::clone(&group),
         asking: Arc::clone(&asking),
         store: opened.store.clone(),
         options,
         file,
+        progress: Arc::clone(&progress),
     };
     let name = answering.file.name.clone();
     let answer = move |request| answering.answer(request);
@@ -79,10 +84,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     output.note(&format!("serving {name} at {}", addresses.join(", ")));
     let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let group = &group;
-        scope.spawn(move || checkpoints.run(&**group, &policy, &asked, output));
+        let (group, progress) = (&group, &*progress);
+        scope.spawn(move || checkpoints.run(&**group, &policy, &asked, progress, output));
         scope.spawn(move || maintenance::run(group, &ended, output));
-        sockets::serve_until(&interrupt, server, left);
+        sockets::serve_group_until(&interrupt, server, left, Some(group));
         drop(control);
         drop(ending);
         asking.end();
@@ -98,13 +103,14 @@ struct Answering {
     store: Store,
     options: ViewOptions,
     file: GroupFile,
+    progress: Arc<Progress>,
 }
 
 impl Answering {
     fn answer(&self, request: Request) -> Result<Value> {
         let group = &self.group;
         match request {
-            Request::Status => Ok(status(group)),
+            Request::Status => Ok(status::state(&self.file.name, group, &self.progress)),
             Request::Checkpoint => self.asking.ask(),
             Request::Scan { record } => scan::scan((&self.store, &self.options), &self.file, group, record),
             Request::Mark { name } => {

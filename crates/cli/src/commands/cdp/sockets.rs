@@ -3,10 +3,14 @@
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onefold_cdp::nbd::serve::Server;
+use onefold_cdp::volume::Group;
+use onefold_engine::io::Host;
+use onefold_engine::io::os::OsHost;
 
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -36,13 +40,40 @@ pub(super) fn listen(server: &mut Server, addresses: &[String]) -> Result<Vec<Pa
 }
 
 /// Lets a server run until a signal comes, then stops it and removes its sockets.
-pub(super) fn serve_until(interrupt: &Interrupt, mut server: Server, sockets: Vec<PathBuf>) {
+pub(super) fn serve_until(interrupt: &Interrupt, server: Server, sockets: Vec<PathBuf>) {
+    serve_group_until(interrupt, server, sockets, None);
+}
+
+/// Like [`serve_until`], for the server of a group whose writes may wait for space of the journal.
+pub(super) fn serve_group_until(
+    interrupt: &Interrupt,
+    mut server: Server,
+    sockets: Vec<PathBuf>,
+    group: Option<&Group>,
+) {
     while !interrupt.is_raised() {
         std::thread::sleep(PAUSE);
     }
-    server.stop(PATIENCE);
+    let is_stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(group) = group {
+            scope.spawn(|| end_waits(group, &is_stopped));
+        }
+        server.stop(PATIENCE);
+        is_stopped.store(true, Ordering::Release);
+    });
     drop(server);
     for socket in sockets {
         files::remove_socket(&socket);
     }
+}
+
+/// Lets writes fail that wait for space of the journal when their clients are cut off.
+fn end_waits(group: &Group, is_stopped: &AtomicBool) {
+    let host = OsHost::new();
+    let until = host.monotonic() + PATIENCE;
+    while !is_stopped.load(Ordering::Acquire) && host.monotonic() < until {
+        host.sleep(PAUSE);
+    }
+    group.end_waits();
 }

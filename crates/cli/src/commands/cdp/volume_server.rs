@@ -1,4 +1,4 @@
-//! The server for clients of protected volumes, and the state of their group.
+//! The server for clients of protected volumes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::serve::{Limits, Server};
 use onefold_cdp::nbd::tls::{Certificates, Tls};
 use onefold_cdp::volume::{Group, ProtectedVolume};
-use serde_json::{Value, json};
 
 use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::group_file::GroupFile;
@@ -48,18 +47,4 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
     let certificates =
         Certificates { chain: &chain, key: &key, client_authorities: authorities.as_ref().map(|bytes| &bytes[..]) };
     Ok(Some(Tls::new(&certificates).context("the certificates of the server")?))
-}
-
-/// Returns the state of a group.
-pub(super) fn status(group: &Group) -> Value {
-    let status = group.journal().status();
-    json!({
-        "lsn": status.next.0 - 1,
-        "durable_lsn": status.durable.0 - 1,
-        "first_lsn": status.first.0,
-        "journal_bytes": status.bytes,
-        "journal_bytes_max": status.bytes_max,
-        "behind_bytes": group.behind().bytes(),
-        "failure": group.journal().failure().map(|error| error.to_string()),
-    })
 }
