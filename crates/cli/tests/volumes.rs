@@ -496,7 +496,7 @@ fn the_status_says_what_is_durable_stored_and_behind() {
     let status = volume.status();
     assert_eq!(
         (&status["group"], &status["lsn"], &status["checkpoint"]["last_lsn"]),
-        (&"group".into(), &0.into(), &0.into())
+        (&"stored".into(), &0.into(), &0.into())
     );
     assert_eq!(
         (&status["lag_records"], &status["lag_bytes"], &status["active_extents"]),
