@@ -529,7 +529,7 @@ fn the_status_says_what_is_durable_stored_and_behind() {
     assert!(volume.status()["checkpoint_error"].is_string());
     let printed = volume.fixture.run(["cdp", "status", "group"]).code(0);
     for text in [
-        "group group: LSN ",
+        "group stored: LSN ",
         " KiB, the oldest ",
         "not durable: nothing",
         " of 64.000 MiB, ",
