@@ -49,6 +49,13 @@ impl Drop for Server {
     }
 }
 
+/// Makes a volume of noise and holes.
+fn make_volume(image: &Path) {
+    let file = File::create(image).unwrap();
+    file.set_len(SIZE).unwrap();
+    file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+}
+
 /// A repository, and a group of one volume that is served.
 pub(crate) struct Volume {
     pub(crate) fixture: Fixture,
@@ -58,31 +65,28 @@ pub(crate) struct Volume {
 
 impl Volume {
     fn new() -> Self {
-        Self::with(&[])
+        Self::with(make_volume)
     }
 
-    /// Creates the group with more options.
-    fn with(options: &[&str]) -> Self {
-        Self::of(options, |image| {
-            let file = File::create(image).unwrap();
-            file.set_len(SIZE).unwrap();
-            file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
-        })
+    /// Makes a group of one volume, whose file `make` creates.
+    pub(crate) fn with(make: impl FnOnce(&Path)) -> Self {
+        Self::new_with_journal("64M", make)
     }
 
-    /// Creates the group with more options, over a file that `make` creates.
-    pub(crate) fn of(options: &[&str], make: impl FnOnce(&Path)) -> Self {
+    /// Makes a group of one volume, whose journal takes so many bytes.
+    pub(crate) fn new_with_journal(size: &str, make: impl FnOnce(&Path)) -> Self {
+        Self::with_options(&["--journal-size", size], make)
+    }
+
+    /// Makes a group of one volume with options.
+    fn with_options(options: &[&str], make: impl FnOnce(&Path)) -> Self {
         let fixture = Fixture::without_repository(None);
         fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
         let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
         make(&image);
         let volume = format!("web={}", image.display());
-        let mut create = vec!["cdp", "create", "group", &volume, "--name", "stored"];
-        if !options.contains(&"--journal-size") {
-            create.extend(["--journal-size", "64M"]);
-        }
-        create.extend(options);
-        fixture.run(create).code(0);
+        let create = ["cdp", "create", "group", &volume, "--name", "stored"];
+        fixture.run(create.iter().chain(options)).code(0);
         Self { fixture, group, image }
     }
 
@@ -111,7 +115,7 @@ impl Volume {
     }
 
     /// Restores a moment of a group by its name or its directory.
-    fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
+    pub(crate) fn restored_from(&self, group: &str, moment: &str) -> Vec<u8> {
         self.fixture.run(["cdp", "restore", group, "--at", moment, "--target", "restored.raw"]).code(0);
         std::fs::read(self.fixture.path("restored.raw")).unwrap()
     }
@@ -233,183 +237,6 @@ fn wrong_groups_and_moments_get_sentences() {
     fixture.run(["cdp", "serve", "group"]).code(1).says("had 16777216 when the group was created");
 }
 
-/// A group whose journal is full, since its repository is away.
-fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::of(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
-        File::create(image).unwrap().set_len(SIZE).unwrap();
-    });
-    let server = volume.serve();
-    volume.change(&["write -P 0x11 0 64k", "flush"]);
-    let before = volume.bytes();
-    volume.fixture.run(["cdp", "mark", "group", "before"]).code(0);
-    let repository = volume.fixture.path("repository");
-    std::fs::rename(&repository, volume.fixture.path("away")).unwrap();
-    let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
-    volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
-    volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
-    let status = volume.status();
-    assert!(status["behind_bytes"] != 0 && status["gap"] == true && status["recording"] == false, "{status}");
-    check_printed(&volume.fixture.run(["cdp", "status", "group"]).code(0), "changes are not recorded");
-    volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
-    std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
-    (volume, server, before)
-}
-
-/// Waits until everything that is behind is recorded, and checks history and moments.
-fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
-    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    let start = Instant::now();
-    while volume.status()["behind_bytes"] != 0 {
-        assert!(start.elapsed() < Duration::from_mins(1), "{}", volume.status());
-        std::thread::sleep(Duration::from_millis(50));
-        volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    }
-    volume.change(&["write -P 0x66 14M 4k", "flush"]);
-    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    let image = volume.bytes();
-    let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
-    let gaps = history["gaps"].as_array().unwrap();
-    assert!(!gaps.is_empty() && gaps.iter().all(|gap| !gap["to"].is_null()), "{history}");
-    let inside = format!("lsn:{}", gaps[0]["from"]["lsn"]);
-    volume.fixture.run(["cdp", "restore", "group", "--at", &inside, "--target", "x"]).code(1).says("is inside a gap");
-    assert!(volume.restored("latest") == image && volume.restored("before") == before);
-    server.stop();
-    assert!(volume.bytes() == image);
-}
-
-#[test]
-fn a_full_journal_leaves_a_gap_that_heals_after_a_checkpoint() {
-    let (volume, server, before) = behind();
-    check_healed(&volume, server, &before);
-}
-
-#[test]
-fn a_server_that_was_killed_behind_leaves_a_gap_that_heals() {
-    let (volume, mut server, before) = behind();
-    let answered = volume.bytes();
-    server.0.kill().unwrap();
-    drop(server);
-    let server = volume.serve();
-    assert!(volume.bytes() == answered, "no record may be written over later changes");
-    check_healed(&volume, server, &before);
-}
-
-#[test]
-fn records_of_a_server_that_was_killed_get_into_a_checkpoint_without_another_write() {
-    let volume = Volume::new();
-    let server = volume.serve();
-    volume.change(&["write -P 0x11 0 256k", "flush"]);
-    drop(server);
-    let arguments = ["cdp", "serve", "group", "--checkpoint", "1s", "--checkpoint-max", "1s"];
-    let server = Server::start(&volume.fixture, &arguments, &volume.group.join("nbd"));
-    let start = Instant::now();
-    let checkpoints = || {
-        let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
-        history["checkpoints"].as_array().unwrap().len()
-    };
-    while checkpoints() < 2 {
-        assert!(start.elapsed() < Duration::from_mins(1), "no checkpoint was made");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    server.stop();
-    assert!(volume.restored("latest") == volume.bytes());
-}
-
-/// Changes a byte of the volume behind the server's back.
-fn flip(volume: &Volume, offset: u64) {
-    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
-}
-
-#[test]
-fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
-    let volume = Volume::new();
-    let fixture = &volume.fixture;
-    let server = volume.serve();
-    volume.change(&["write -P 0x11 0 64k", "flush"]);
-    check_printed(&fixture.run(["cdp", "scan", "group"]).code(0), "compared 16.000 MiB: 0 B differ");
-    flip(&volume, 70_000);
-    flip(&volume, 5 << 20);
-    let scanned = fixture.run(["cdp", "scan", "group", "--json"]).code(1).json();
-    assert_eq!(scanned["differing_bytes"], 8192);
-    assert_eq!(scanned["differing"][0]["offset"], 69_632);
-    assert_eq!(scanned["left_bytes"], 0);
-    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 69632 to 73728 differ");
-    check_printed(&fixture.run(["cdp", "scan", "group", "--record"]).code(0), "8.000 KiB differ and were recorded");
-    fixture.run(["cdp", "scan", "group"]).code(0);
-    fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    assert!(volume.restored("latest") == volume.bytes());
-    server.stop();
-    // Nobody serves the group now.
-    flip(&volume, 9 << 20);
-    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 9437184 to 9441280 differ");
-    fixture.run(["cdp", "scan", "group", "--record"]).code(0);
-    let server = volume.serve();
-    fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    server.stop();
-    assert!(volume.restored("latest") == volume.bytes());
-}
-
-#[test]
-fn the_status_says_what_is_durable_stored_and_behind() {
-    let volume = Volume::new();
-    let server = volume.serve();
-    let status = volume.status();
-    assert_eq!(
-        (&status["group"], &status["lsn"], &status["checkpoint"]["last_lsn"]),
-        (&"group".into(), &0.into(), &0.into())
-    );
-    assert_eq!(
-        (&status["lag_records"], &status["lag_bytes"], &status["active_extents"]),
-        (&0.into(), &0.into(), &0.into())
-    );
-    volume.change(&["write -P 0x11 0 64k", "write -P 0x12 9M 4k", "flush"]);
-    let start = Instant::now();
-    std::thread::sleep(Duration::from_millis(20));
-    let status = volume.status();
-    assert!(status["lsn"].as_u64().unwrap() >= 3 && status["lag_records"] == status["lsn"], "{status}");
-    assert_eq!((&status["durable_lsn"], &status["unsynced_seconds"]), (&status["lsn"], &0.0.into()));
-    assert!((64 << 10..1 << 20).contains(&status["lag_bytes"].as_u64().unwrap()), "{status}");
-    let age = status["lag_seconds"].as_f64().unwrap();
-    assert!(0.0 < age && age < start.elapsed().as_secs_f64() + 5.0, "{status}");
-    assert_eq!(
-        (&status["active_extents"], &status["behind_bytes"], &status["gap"]),
-        (&2.into(), &0.into(), &false.into())
-    );
-    assert_eq!((&status["recording"], &status["failure"]), (&true.into(), &serde_json::Value::Null));
-    assert_eq!(status["journal_bytes_max"], 64 << 20);
-    let made = volume.fixture.run(["cdp", "checkpoint", "group", "--json"]).code(0).json();
-    let status = volume.status();
-    assert_eq!(status["checkpoint"]["snapshot"], made["snapshot"]);
-    assert_eq!((&status["checkpoint"]["last_lsn"], &status["lag_records"]), (&made["last_lsn"], &0.into()));
-    // A checkpoint that fails is named until one succeeds.
-    let (repository, away) = (volume.fixture.path("repository"), volume.fixture.path("away"));
-    std::fs::rename(&repository, &away).unwrap();
-    volume.change(&["write -P 0x13 0 4k", "flush"]);
-    volume.fixture.run(["cdp", "checkpoint", "group"]).code(1);
-    assert!(volume.status()["checkpoint_error"].is_string());
-    let printed = volume.fixture.run(["cdp", "status", "group"]).code(0);
-    for text in [
-        "group group: LSN ",
-        " KiB, the oldest ",
-        "not durable: nothing",
-        " of 64.000 MiB, ",
-        "the last checkpoint failed: ",
-    ] {
-        check_printed(&printed, text);
-    }
-    std::fs::rename(&away, &repository).unwrap();
-    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
-    assert_eq!(volume.status()["checkpoint_error"], serde_json::Value::Null);
-    server.stop();
-}
-
-fn check_printed(ran: &Ran, text: &str) {
-    assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
-}
-
 #[test]
 fn a_volume_is_brought_back_in_place_and_forth_again() {
     let volume = Volume::new();
@@ -453,7 +280,10 @@ fn a_volume_is_brought_back_in_place_and_forth_again() {
 
 #[test]
 fn a_history_is_thinned_by_hand_and_by_the_server() {
-    let volume = Volume::with(&["--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"]);
+    let volume = Volume::with_options(
+        &["--journal-size", "64M", "--keep-writes", "1h", "--keep-days", "90d", "--pin", "release"],
+        make_volume,
+    );
     let fixture = &volume.fixture;
     let server = volume.serve();
     let mut states = Vec::new();
@@ -538,4 +368,181 @@ fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
     let made = fixture.run(["cdp", "history", "./small", "--json"]).code(0).json();
     assert!(5 < made["checkpoints"].as_array().unwrap().len(), "{made}");
     fixture.run(["check"]).code(0);
+}
+
+/// A group whose journal is full, since its repository is away.
+fn behind() -> (Volume, Server, Vec<u8>) {
+    let volume = Volume::of(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+        File::create(image).unwrap().set_len(SIZE).unwrap();
+    });
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    let before = volume.bytes();
+    volume.fixture.run(["cdp", "mark", "group", "before"]).code(0);
+    let repository = volume.fixture.path("repository");
+    std::fs::rename(&repository, volume.fixture.path("away")).unwrap();
+    let writes: Vec<String> = (0..14).map(|number| format!("write -P {} {number}M 1M", number + 32)).collect();
+    volume.change(&writes.iter().map(String::as_str).collect::<Vec<_>>());
+    volume.change(&["write -z 9M 512k", "write -f -P 0x77 15M 4k", "flush"]);
+    let status = volume.status();
+    assert!(status["behind_bytes"] != 0 && status["gap"] == true && status["recording"] == false, "{status}");
+    check_printed(&volume.fixture.run(["cdp", "status", "group"]).code(0), "changes are not recorded");
+    volume.fixture.run(["cdp", "mark", "group", "never"]).code(1).says("changes are missing in the history");
+    std::fs::rename(volume.fixture.path("away"), &repository).unwrap();
+    (volume, server, before)
+}
+
+/// Waits until everything that is behind is recorded, and checks history and moments.
+fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let start = Instant::now();
+    while volume.status()["behind_bytes"] != 0 {
+        assert!(start.elapsed() < Duration::from_mins(1), "{}", volume.status());
+        std::thread::sleep(Duration::from_millis(50));
+        volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    }
+    volume.change(&["write -P 0x66 14M 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    let image = volume.bytes();
+    let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+    let gaps = history["gaps"].as_array().unwrap();
+    assert!(!gaps.is_empty() && gaps.iter().all(|gap| !gap["to"].is_null()), "{history}");
+    let inside = format!("lsn:{}", gaps[0]["from"]["lsn"]);
+    volume.fixture.run(["cdp", "restore", "stored", "--at", &inside, "--target", "x"]).code(1).says("is inside a gap");
+    assert!(volume.restored("latest") == image && volume.restored("before") == before);
+    server.stop();
+    assert!(volume.bytes() == image);
+}
+
+#[test]
+fn a_full_journal_leaves_a_gap_that_heals_after_a_checkpoint() {
+    let (volume, server, before) = behind();
+    check_healed(&volume, server, &before);
+}
+
+#[test]
+fn a_server_that_was_killed_behind_leaves_a_gap_that_heals() {
+    let (volume, mut server, before) = behind();
+    let answered = volume.bytes();
+    server.0.kill().unwrap();
+    drop(server);
+    let server = volume.serve();
+    assert!(volume.bytes() == answered, "no record may be written over later changes");
+    check_healed(&volume, server, &before);
+}
+
+#[test]
+fn records_of_a_server_that_was_killed_get_into_a_checkpoint_without_another_write() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 256k", "flush"]);
+    drop(server);
+    let arguments = ["cdp", "serve", "group", "--checkpoint", "1s", "--checkpoint-max", "1s"];
+    let server = Server::start(&volume.fixture, &arguments, &volume.group.join("nbd"));
+    let start = Instant::now();
+    let checkpoints = || {
+        let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+        history["checkpoints"].as_array().unwrap().len()
+    };
+    while checkpoints() < 2 {
+        assert!(start.elapsed() < Duration::from_mins(1), "no checkpoint was made");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
+/// Changes a byte of the volume behind the server's back.
+fn flip(volume: &Volume, offset: u64) {
+    let file = File::options().read(true).write(true).open(&volume.image).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+#[test]
+fn a_scan_names_bytes_that_nobody_recorded_and_records_them() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "flush"]);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(0), "compared 16.000 MiB: 0 B differ");
+    flip(&volume, 70_000);
+    flip(&volume, 5 << 20);
+    let scanned = fixture.run(["cdp", "scan", "group", "--json"]).code(1).json();
+    assert_eq!(scanned["differing_bytes"], 8192);
+    assert_eq!(scanned["differing"][0]["offset"], 69_632);
+    assert_eq!(scanned["left_bytes"], 0);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 69632 to 73728 differ");
+    check_printed(&fixture.run(["cdp", "scan", "group", "--record"]).code(0), "8.000 KiB differ and were recorded");
+    fixture.run(["cdp", "scan", "group"]).code(0);
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert!(volume.restored("latest") == volume.bytes());
+    server.stop();
+    // Nobody serves the group now.
+    flip(&volume, 9 << 20);
+    check_printed(&fixture.run(["cdp", "scan", "group"]).code(1), "web bytes 9437184 to 9441280 differ");
+    fixture.run(["cdp", "scan", "group", "--record"]).code(0);
+    let server = volume.serve();
+    fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    server.stop();
+    assert!(volume.restored("latest") == volume.bytes());
+}
+
+#[test]
+fn the_status_says_what_is_durable_stored_and_behind() {
+    let volume = Volume::new();
+    let server = volume.serve();
+    let status = volume.status();
+    assert_eq!(
+        (&status["group"], &status["lsn"], &status["checkpoint"]["last_lsn"]),
+        (&"stored".into(), &0.into(), &0.into())
+    );
+    assert_eq!(
+        (&status["lag_records"], &status["lag_bytes"], &status["active_extents"]),
+        (&0.into(), &0.into(), &0.into())
+    );
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x12 9M 4k", "flush"]);
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(20));
+    let status = volume.status();
+    assert!(status["lsn"].as_u64().unwrap() >= 3 && status["lag_records"] == status["lsn"], "{status}");
+    assert_eq!((&status["durable_lsn"], &status["unsynced_seconds"]), (&status["lsn"], &0.0.into()));
+    assert!((64 << 10..1 << 20).contains(&status["lag_bytes"].as_u64().unwrap()), "{status}");
+    let age = status["lag_seconds"].as_f64().unwrap();
+    assert!(0.0 < age && age < start.elapsed().as_secs_f64() + 5.0, "{status}");
+    assert_eq!(
+        (&status["active_extents"], &status["behind_bytes"], &status["gap"]),
+        (&2.into(), &0.into(), &false.into())
+    );
+    assert_eq!((&status["recording"], &status["failure"]), (&true.into(), &serde_json::Value::Null));
+    assert_eq!(status["journal_bytes_max"], 64 << 20);
+    let made = volume.fixture.run(["cdp", "checkpoint", "group", "--json"]).code(0).json();
+    let status = volume.status();
+    assert_eq!(status["checkpoint"]["snapshot"], made["snapshot"]);
+    assert_eq!((&status["checkpoint"]["last_lsn"], &status["lag_records"]), (&made["last_lsn"], &0.into()));
+    // A checkpoint that fails is named until one succeeds.
+    let (repository, away) = (volume.fixture.path("repository"), volume.fixture.path("away"));
+    std::fs::rename(&repository, &away).unwrap();
+    volume.change(&["write -P 0x13 0 4k", "flush"]);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(1);
+    assert!(volume.status()["checkpoint_error"].is_string());
+    let printed = volume.fixture.run(["cdp", "status", "group"]).code(0);
+    for text in [
+        "group stored: LSN ",
+        " KiB, the oldest ",
+        "not durable: nothing",
+        " of 64.000 MiB, ",
+        "the last checkpoint failed: ",
+    ] {
+        check_printed(&printed, text);
+    }
+    std::fs::rename(&away, &repository).unwrap();
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    assert_eq!(volume.status()["checkpoint_error"], serde_json::Value::Null);
+    server.stop();
+}
+
+fn check_printed(ran: &Ran, text: &str) {
+    assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
 }

@@ -13,10 +13,10 @@ use crate::stored::{HISTORY, IMAGE};
 
 /// Begin of the tag of a group's checkpoints; the name of the group follows.
 const TAG: &str = "cdp:";
-/// Tag of an initial checkpoint whose images are holes, since the volumes are on another machine.
-pub(crate) const EMPTY_TAG: &str = "cdp-empty";
 /// Tag of the checkpoints whose history was thinned.
 pub(crate) const THINNED_TAG: &str = "cdp-thinned";
+/// Tag of an initial checkpoint whose images are holes, since the volumes are on another machine.
+pub(crate) const EMPTY_TAG: &str = "cdp-empty";
 /// Most volumes of a group: their numbers have 16 bits.
 const VOLUMES_MAX: usize = 1 << 16;
 /// Longest name of a volume in bytes: that of a file.
@@ -163,7 +163,7 @@ impl Checkpoints {
                 tags: snapshot
                     .tags
                     .iter()
-                    .filter(|tag| !tag.starts_with(TAG) && *tag != THINNED_TAG)
+                    .filter(|tag| !tag.starts_with(TAG) && ![THINNED_TAG, EMPTY_TAG].contains(&tag.as_str()))
                     .cloned()
                     .collect(),
                 is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),

@@ -22,10 +22,11 @@ use crate::volume::releases::Releases;
 use crate::volume::requests::{Mode, Request, Requests, State};
 use crate::volume::syncs::{Syncs, Wanted};
 
-/// Name of the activity log in the group's directory, of the bitmap of extents that are behind, and of the directory of the journal.
+/// Name of the activity log in the group's directory, and of the bitmap of extents that are behind.
 const ACTIVITY: &str = "activity";
 const BEHIND: &str = "behind";
-const JOURNAL: &str = "journal";
+/// Name of the directory of its journal.
+pub const JOURNAL: &str = "journal";
 /// Most volumes of a group: records that begin a gap in all of them fit into one frame.
 pub const VOLUMES_MAX: usize = 1024;
 /// Active extents from which a flush ends the activity of those that it has synced.
@@ -130,20 +131,6 @@ impl Group {
         ActivityLog::create(disk, &dir.join(ACTIVITY))?;
         BehindMap::create(disk, &dir.join(BEHIND), sizes, is_behind)?;
         disk.sync_dir(dir)
-    }
-
-    /// Opens the journal of a group that nobody has open, to read what is in no checkpoint. The volumes are not needed, and stay as
-    /// they are.
-    ///
-    /// The caller excludes other processes.
-    pub fn open_journal(
-        disk: &Arc<dyn Disk>,
-        host: Arc<dyn Host>,
-        dir: &Path,
-        identity: JournalIdentity,
-        size: JournalSize,
-    ) -> Result<Journal> {
-        Journal::open(Arc::clone(disk), host, &dir.join(JOURNAL), identity, size).map(|(journal, _)| journal)
     }
 
     /// Opens a group over its volumes, in the order of their numbers, and writes records again that they may lack.

@@ -23,7 +23,7 @@ mod syncs;
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
 pub use behind::{BEHIND_BYTES, BehindMap, VolumeRange};
 pub use compare::{FindDifferences, differing_blocks};
-pub use group::{Durability, Group, GroupOptions, HeldRecords, Opened, UNSYNCED_AGE, VOLUMES_MAX, WhenBehind};
+pub use group::{Durability, Group, GroupOptions, HeldRecords, JOURNAL, Opened, UNSYNCED_AGE, VOLUMES_MAX, WhenBehind};
 pub use pressure::{DELAY_MAX, JournalFill};
 pub use protected::ProtectedVolume;
 pub use resync::Resync;

@@ -121,9 +121,9 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
     #[command(flatten)]
-    pub(crate) receiver: ReceiverArgs,
-    #[command(flatten)]
     pub(crate) keep: KeepMomentsArgs,
+    #[command(flatten)]
+    pub(crate) receiver: ReceiverArgs,
 }
 
 /// Rules that keep moments.

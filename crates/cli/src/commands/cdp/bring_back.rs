@@ -48,6 +48,10 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     };
     let InUse { group, opened: last, .. } = open_group(&opened.store, &disk, &file, &super::log(output), output)?;
     compare_after_power_cut((&opened.store, &options), &file, (&group, &last), true, output)?;
+    ensure!(
+        group.behind().is_empty(),
+        "changes are missing in the history, so that a restore could not be undone: `onefold cdp serve` records them first"
+    );
     let mark = args.mark.clone().unwrap_or_else(mark_of_now);
     check_mark(&mark)?;
     let id = GroupId(file.id()?);

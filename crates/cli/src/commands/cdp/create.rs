@@ -54,6 +54,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
             WhenBehindArg::Fail => WhenBehindName::Fail,
             WhenBehindArg::Bitmap => WhenBehindName::Bitmap,
         },
+        keep: KeepFile::of(&args.keep),
         receiver,
         keep: KeepFile::of(&args.keep),
         ..GroupFile::new(random()?, name, repository, volumes, size)

@@ -153,7 +153,6 @@ impl GroupFile {
     /// Returns the identity of its journal. Fails if the group is not backed up to this repository
     /// by this machine.
     pub(super) fn journal_identity(&self, store: &Store) -> Result<JournalIdentity> {
-        let repository = store.config.repository;
         ensure!(
             !self.received,
             "{}: the volumes are on another machine; `onefold cdp receive` takes their records",
@@ -162,6 +161,12 @@ impl GroupFile {
         if let Some(receiver) = &self.receiver {
             bail!("{}: the records go to {}, and `onefold cdp serve` sends them", self.name, receiver.address);
         }
+        self.reading_identity(store)
+    }
+
+    /// Returns the identity of a journal that this repository's keys seal, to read it. Fails if it is another repository.
+    pub(super) fn reading_identity(&self, store: &Store) -> Result<JournalIdentity> {
+        let repository = store.config.repository;
         ensure!(
             self.repository == repository.to_string(),
             "the group {} is backed up to repository {}, not to this one",
@@ -205,9 +210,9 @@ impl GroupFile {
             segments_max: size.segments_max,
             durability: DurabilityName::Both,
             when_behind: WhenBehindName::Block,
+            keep: None,
             receiver: None,
             received: false,
-            keep: None,
         }
     }
 }

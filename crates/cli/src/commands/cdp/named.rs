@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use onefold_cdp::journal::{GroupId, Journal};
-use onefold_cdp::volume::Group;
+use onefold_cdp::volume::JOURNAL;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, DiskFile, Host};
 use onefold_engine::store::Store;
@@ -41,13 +41,18 @@ impl NamedGroup {
         let directory = absolute(Path::new(text))?;
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
         let file = GroupFile::read(&*disk, &directory)?;
-        let (name, identity) = (file.name.clone(), file.journal_identity(store)?);
+        let name = file.name.clone();
+        if file.receiver.is_some() {
+            // Its journal is sealed for no repository: the one here has what the receiver has stored.
+            return Ok(Self { name, id: Some(GroupId(file.id()?)), journal: None, _lock: None });
+        }
+        let identity = file.reading_identity(store)?;
         let id = Some(identity.group);
         let host = Arc::new(OsHost::new());
         for left in (0..TRIES).rev() {
             if let Some(lock) = group_file::try_lock(&*disk)? {
                 let size = file.options().size;
-                let journal = Group::open_journal(&disk, host, Path::new(""), identity, size)?;
+                let (journal, _) = Journal::open(disk, host, Path::new(JOURNAL), identity, size)?;
                 return Ok(Self { name, id, journal: Some(journal), _lock: Some(lock) });
             }
             match ask(&directory, &Request::Checkpoint) {

@@ -328,9 +328,8 @@ impl Making<'_> {
 
     /// Stores the initial images if there are none: the volumes are holes until their first records come.
     fn begin(&self, reception: &Reception) -> Result<Checkpoints<'_>> {
-        // `cdp thin` thins the history of a received group.
-        let spec = reception.spec().clone();
-        let mut checkpoints = Checkpoints::open(self.settings, self.store, self.cache, spec, Thins::No)?;
+        let mut checkpoints =
+            Checkpoints::open(self.settings, self.store, self.cache, reception.spec().clone(), Thins::No)?;
         if checkpoints.last()?.is_none() {
             checkpoints.initial_empty()?;
         }

@@ -64,7 +64,8 @@ fn find(settings: &Settings, store: &Store, text: &str) -> Result<Group> {
     let directory = absolute(Path::new(text))?;
     let disk = OsDisk::with_backend(directory.clone(), settings.io);
     let file = GroupFile::read(&disk, &directory)?;
-    let id = Some(file.journal_identity(store)?.group);
+    let id = if file.receiver.is_some() { GroupId(file.id()?) } else { file.reading_identity(store)?.group };
+    let id = Some(id);
     Ok(Group { name: file.name, id, keep: file.keep.unwrap_or_default() })
 }
 
