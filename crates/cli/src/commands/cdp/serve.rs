@@ -69,7 +69,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
     let default = [format!("unix:{}", directory.join(SOCKET).display())];
     let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
-    let left = sockets::listen(&mut server, addresses)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
     let progress = Arc::new(Progress::default());
@@ -85,6 +84,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let name = answering.file.name.clone();
     let answer = move |request| answering.answer(request);
     let control = control::listen(&directory, Arc::new(answer))?;
+    // Last: whoever can reach the volumes can ask for their state, too.
+    let left = sockets::listen(&mut server, addresses)?;
     output.note(&format!("serving {name} at {}", addresses.join(", ")));
     let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
