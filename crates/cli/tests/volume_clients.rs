@@ -52,7 +52,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn programs_copy_compare_and_verify_a_protected_volume() {
-    let volume = Volume::of(&[], |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
+    let volume = Volume::with(|image| File::create(image).unwrap().set_len(16 << 20).unwrap());
     let source = volume.fixture.path("source.raw");
     fs::write(&source, noise(3, 16 << 20)).unwrap();
     let server = volume.serve();
@@ -94,7 +94,7 @@ fn run_in(directory: PathBuf, program: &str, arguments: &[&str]) {
 #[test]
 fn fio_verifies_while_the_server_is_killed_at_random_times() {
     let kills = std::env::var("ONEFOLD_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let volume = Volume::of(&[], |image| File::create(image).unwrap().set_len(16 << 20).unwrap());
+    let volume = Volume::with(|image| File::create(image).unwrap().set_len(16 << 20).unwrap());
     let mut server = volume.serve();
     let (socket, proxy) = (volume.group.join("nbd"), volume.fixture.path("proxy"));
     let upstream = format!("socket={}", socket.display());
@@ -144,8 +144,7 @@ fn fio_verifies_while_the_server_is_killed_at_random_times() {
 
 #[test]
 fn a_server_that_finds_its_journal_full_makes_a_checkpoint() {
-    let volume =
-        Volume::of(&["--journal-size", "12M"], |image| File::create(image).unwrap().set_len(32 << 20).unwrap());
+    let volume = Volume::new_with_journal("12M", |image| File::create(image).unwrap().set_len(32 << 20).unwrap());
     fs::write(volume.fixture.path("noise"), noise(9, 16 << 20)).unwrap();
     let server = volume.serve();
     // The next write of 256 KiB does not fit.
@@ -171,7 +170,7 @@ fn a_file_system_is_clean_at_every_flush_of_its_history() {
         println!("skipped: mounting a file system needs root, FUSE and loop devices");
         return;
     }
-    let volume = Volume::of(&[], |image| {
+    let volume = Volume::with(|image| {
         File::create(image).unwrap().set_len(FILE_SYSTEM_BYTES).unwrap();
         run("mke2fs", &["-q", "-F", "-t", "ext4", text(image)]);
     });

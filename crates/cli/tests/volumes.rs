@@ -372,7 +372,7 @@ fn a_restore_in_place_that_is_longer_than_the_journal_makes_checkpoints() {
 
 /// A group whose journal is full, since its repository is away.
 fn behind() -> (Volume, Server, Vec<u8>) {
-    let volume = Volume::of(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
+    let volume = Volume::with_options(&["--journal-size", "12M", "--when-behind", "bitmap"], |image| {
         File::create(image).unwrap().set_len(SIZE).unwrap();
     });
     let server = volume.serve();

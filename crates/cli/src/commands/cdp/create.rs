@@ -56,7 +56,6 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
         },
         keep: KeepFile::of(&args.keep),
         receiver,
-        keep: KeepFile::of(&args.keep),
         ..GroupFile::new(random()?, name, repository, volumes, size)
     };
     group.keep.as_ref().map(KeepFile::rules).transpose()?;
