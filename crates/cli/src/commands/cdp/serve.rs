@@ -55,7 +55,6 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         output.note("the volumes are stored for the first time; they are served after that");
         checkpoints.initial(&origins, Lsn(group.journal().next().0 - 1))?;
     }
-    let (server, left, addresses) = start_server(args, &directory, (&file, &group), log)?;
     let (asking, asked) = Asking::new();
     let asking = Arc::new(asking);
     let progress = Arc::new(Progress::default());
@@ -65,13 +64,14 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         asking: Arc::clone(&asking),
         store: opened.store.clone(),
         options,
-        file,
+        file: file.clone(),
         progress: Arc::clone(&progress),
     };
-    let name = answering.file.name.clone();
     let answer = move |request| answering.answer(request);
     let control = control::listen(&directory, Arc::new(answer))?;
-    output.note(&format!("serving {name} at {}", addresses.join(", ")));
+    // Last: whoever can reach the volumes can ask for their state, too.
+    let (server, left, addresses) = start_server(args, &directory, (&file, &group), log)?;
+    output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
     let (ending, ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let (group, progress) = (&group, &*progress);
