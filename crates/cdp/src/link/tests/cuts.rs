@@ -230,8 +230,9 @@ fn after_a_power_cut_of_the_sender_the_history_of_the_receiver_equals_the_volume
 fn a_write_that_waits_for_a_receiver_ends_when_the_server_stops() {
     let group = open_group(&new_group_disk());
     let volume = ProtectedVolume::new(group.clone(), 0);
+    let data = vec![1; 1 << 18];
     std::thread::scope(|scope| {
-        let writing = scope.spawn(|| (0..10_000).find_map(|_| volume.write(0, &[1; 1 << 18], Fua::No).err()));
+        let writing = scope.spawn(|| (0..10_000).find_map(|_| volume.write(0, &data, Fua::No).err()));
         let status = || group.journal().status();
         // Nobody takes the records.
         wait_for("a full journal", || status().segments == status().segments_max, || format!("{:?}", status()));

@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use onefold_engine::random::SplitMix64;
+
 use super::world::*;
 use crate::journal::{Lsn, Op, Record};
 use crate::link::stream::{Incoming, Outgoing};
@@ -16,7 +18,7 @@ use crate::stored::VolumeSpec;
 use crate::volume::ProtectedVolume;
 
 fn hello() -> Hello {
-    Hello { group: spec(), codecs: vec![Codec::Off, Codec::Zstd], first: Lsn(1), next: Lsn(100) }
+    Hello { group: spec(), codecs: vec![Codec::Off, Codec::Zstd], first: Lsn(1), next: Lsn(100_000) }
 }
 
 fn records(list: &[Record<'_>]) -> Vec<u8> {
@@ -343,4 +345,66 @@ fn lengths_of_messages_are_limited_before_anything_is_allocated() {
         }
         assert!(decode_header(header(2 << 20)).is_err());
     }
+}
+
+#[test]
+fn no_mixture_of_messages_and_damage_harms_a_receiver() {
+    let seed = std::env::var("ONEFOLD_SEED").map_or_else(|_| std::process::id().into(), |text| text.parse().unwrap());
+    println!("ONEFOLD_SEED={seed}");
+    let (disk, lines) = (new_reception_disk(), Lines::default());
+    let receiver = RunningReceiver::sized(&disk, lines.log());
+    let port = receiver.address.port();
+    let mut random = SplitMix64::new(seed);
+    let (mut appended, mut refused) = (0, 0);
+    for _ in 0..150 {
+        let mut hostile = Hostile::linked(port);
+        let mut next = receiver.host.reception.status().durable.0 + 1;
+        for _ in 0..=random.index(6) {
+            let count = 1 + random.index(3);
+            let body = records(&vec![Record::write(0, random.index(4000) as u64 * 200, &[7; 300]); count]);
+            let message = match random.index(8) {
+                0 => Message::Ping,
+                1 => Message::Checkpoint(Lsn(random.index(40) as u64)),
+                2 => Message::Compare(Compare { at: Lsn(next - 1), volume: 0, offset: 4096, len: 8192, key: [1; 32] }),
+                _ => frame(next, u32::try_from(count).unwrap(), &body),
+            };
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            next += if matches!(message, Message::Frame(_)) { count as u64 } else { 0 };
+            if random.index(4) == 0 {
+                // Not in a length: the receiver would wait for the rest.
+                let at = [0, 1, 8 + random.index(bytes.len().saturating_sub(8).max(1))][random.index(3)];
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << random.index(8);
+                }
+            }
+            hostile.send_bytes(&bytes);
+        }
+        // Whatever it was, the receiver answers within the rules or closes.
+        let _ = hostile.outgoing.send(&Message::Hello(hello()));
+        loop {
+            match hostile.incoming.next() {
+                Ok(Message::Refused(_)) => refused += 1,
+                Ok(Message::Ack(..) | Message::Ping | Message::Done(_) | Message::Fingerprints(_)) => {}
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => break,
+            }
+        }
+    }
+    let mut hostile = Hostile::linked(port);
+    let next = receiver.host.reception.status().durable.0 + 1;
+    hostile.outgoing.send(&frame(next, 1, &records(&[Record::mark("end")]))).unwrap();
+    assert!(matches!(hostile.incoming.next(), Ok(Message::Ack(Lsn(last), _)) if last == next));
+    let mut frames = receiver.host.reception.journal().frames(Lsn(1));
+    while frames
+        .next_frame(&mut |entry| {
+            appended += 1;
+            assert_eq!(entry.lsn, Lsn(appended));
+            Ok(())
+        })
+        .unwrap()
+    {}
+    assert_eq!(appended, next);
+    println!("{appended} records were appended, {refused} of 150 connections were refused");
+    assert!(100 < appended && 20 < refused);
 }

@@ -125,11 +125,11 @@ fn serve_volumes(
     if last.last == LastUse::PowerCut && !compare(output, group, (sender, interrupt), last)? {
         return Ok(());
     }
-    let (server, left, addresses) = volume_server::start_server(args, directory, (file, group), super::log(output))?;
     let (ending, ended) = std::sync::mpsc::channel();
     let (of_file, answering, asked) = (file.clone(), Arc::clone(group), Arc::clone(sender));
     let answer = move |request| answer(&of_file, &answering, &asked, request);
     let control = control::listen(directory, Arc::new(answer))?;
+    let (server, left, addresses) = volume_server::start_server(args, directory, (file, group), super::log(output))?;
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
     std::thread::scope(|scope| {
         scope.spawn(move || maintenance::run(group, &ended, output));
