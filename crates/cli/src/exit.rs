@@ -38,7 +38,10 @@ impl From<Code> for std::process::ExitCode {
 /// Meaning of each code, for manuals.
 pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Done, "Done."),
-    (Code::Failed, "Failed, also because of wrong usage; check found damage; restore could not restore everything."),
+    (
+        Code::Failed,
+        "Failed, also because of wrong usage; check found damage; restore could not restore everything; `cdp scan` found differences.",
+    ),
     (
         Code::Unreadable,
         "A part of the source, or a container of the repository, could not be read. The snapshot, trace or index was made without it \
@@ -68,6 +71,7 @@ pub(crate) enum Unreadable {
     /// A snapshot that is not forgotten has lost chunks.
     NotDerived,
     /// Extents of a volume were written while they were to be compared.
+    #[cfg(feature = "cdp")]
     NotCompared,
     /// A trace was made of what could be read.
     #[cfg(feature = "lab")]
@@ -93,6 +97,7 @@ impl fmt::Display for Unreadable {
             Self::NotDerived => {
                 "no snapshot was made, since chunks are missing: the errors above name the paths that are lost"
             }
+            #[cfg(feature = "cdp")]
             Self::NotCompared => "the volumes were compared, but not where they were written all the time",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })

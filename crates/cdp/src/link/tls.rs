@@ -18,7 +18,7 @@ pub struct LinkCertificates<'a> {
     pub chain: &'a [u8],
     /// The private key of the first certificate.
     pub key: &'a [u8],
-    /// Authorities of which one must have signed the other side's certificate.
+    /// Authorities; one of them must have signed the other side's certificate.
     pub authorities: &'a [u8],
 }
 

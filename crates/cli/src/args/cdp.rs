@@ -68,7 +68,7 @@ pub(crate) enum CdpCommand {
     /// Keep less of the past: thin the history of a group to one moment of each minute, hour or day
     #[command(after_help = examples! {
         "Show what rules would keep": "onefold cdp thin web --keep-writes 1h --keep-hours 7d --keep-days 90d --dry-run";
-        "Keep a mark for ever": "onefold cdp thin web --keep-writes 1d --keep-days 30d --pin before-upgrade";
+        "Keep a mark at any age": "onefold cdp thin web --keep-writes 1d --keep-days 30d --pin before-upgrade";
         "Thin by the rules of the group": "onefold cdp thin /var/lib/onefold/web";
     })]
     Thin(ThinArgs),
@@ -145,7 +145,7 @@ pub(crate) struct KeepMomentsArgs {
     /// Keep marks up to this age [default: the longest of the others]
     #[arg(long, value_name = "DURATION")]
     pub(crate) keep_marks: Option<String>,
-    /// Keep marks with this name for ever
+    /// Keep marks with this name at any age
     #[arg(long, value_name = "MARK")]
     pub(crate) pin: Vec<String>,
     /// Keep checkpoints that have this tag as they are
@@ -237,7 +237,7 @@ pub(crate) struct ServeArgs {
     /// Private key of the server, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Authorities of which one must have signed the client's certificate, in PEM
+    /// Authorities that may have signed the client's certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub(crate) tls_client_authority: Option<PathBuf>,
     #[command(flatten)]
@@ -258,7 +258,7 @@ pub(crate) struct ReceiveArgs {
     /// Private key of the first certificate, in PEM
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) tls_key: PathBuf,
-    /// Authorities of which one must have signed the sender's certificate, in PEM
+    /// Authorities that may have signed the sender's certificate, in PEM
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) tls_client_authority: PathBuf,
     /// Most bytes of the journal, when the group is received for the first time

@@ -38,6 +38,10 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
 const THINNING_INTERVAL: Duration = Duration::from_hours(1);
 const THINNING_SLICE: Duration = Duration::from_secs(20);
 
+/// Regions of the heap: each checkpoint starts threads. With 16 regions, as two processors have, a server held 436 MiB after 96 checkpoints with a
+/// budget of 256 MiB.
+const ARENAS: u8 = 2;
+
 /// A journal whose records become checkpoints.
 pub(super) trait Recorded: Sync {
     /// Returns the journal.
@@ -246,6 +250,8 @@ impl<'a> Checkpoints<'a> {
                     pause = PAUSE;
                     let outcome = self.catch_up(group);
                     progress.note(&outcome);
+                    // What failed stays due: the next try follows after a pause.
+                    let began = if outcome.is_ok() { host.monotonic() } else { last.0 };
                     match outcome {
                         Ok(Some(made)) => output.note(&format!(
                             "checkpoint {} up to LSN {}: {} versions of blocks",
@@ -257,7 +263,7 @@ impl<'a> Checkpoints<'a> {
                             pause = PAUSE_AFTER_FAILURE;
                         }
                     }
-                    last = (host.monotonic(), self.first_left(group));
+                    last = (began, self.first_left(group));
                 }
             }
         }
@@ -305,6 +311,11 @@ impl Asking {
     pub(super) fn end(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Keeps what the threads of checkpoints have freed from counting as memory of this process. To be called first.
+pub(super) fn limit_heap() {
+    onefold_sys::limit_arenas(ARENAS);
 }
 
 /// Returns the policy that options ask for.

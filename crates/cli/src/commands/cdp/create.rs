@@ -31,6 +31,10 @@ const BLOCK_BYTES: u64 = 4096;
 /// Creates a group.
 pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Result<()> {
     let receiver = receiver(&args.receiver)?;
+    ensure!(
+        receiver.is_none() || KeepFile::of(&args.keep).is_none(),
+        "rules that keep moments hold where the checkpoints are made: use `onefold cdp thin` on the receiver's machine"
+    );
     // The records of a group with a receiver go to a repository that only the receiver knows.
     let repository = match &receiver {
         Some(_) => RepositoryId(random()?).to_string(),

@@ -44,6 +44,7 @@ const VIEW_SHARE: usize = 4;
 
 /// Receives a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs) -> Result<()> {
+    checkpoints::limit_heap();
     let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
     let size = JournalSize::of(parse_size(&args.journal_size).context("--journal-size")? as u64);
     let tls = tls(args)?;

@@ -28,13 +28,9 @@ use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
 
-/// Regions of the heap: each checkpoint starts threads. With 16 regions, as two processors have, a server held 436 MiB after 96 checkpoints with a
-/// budget of 256 MiB.
-const ARENAS: u8 = 2;
-
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
-    onefold_sys::limit_arenas(ARENAS);
+    checkpoints::limit_heap();
     let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
     let directory = absolute(&args.group.group)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
