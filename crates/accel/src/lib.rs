@@ -12,6 +12,8 @@
 )]
 
 pub mod boundary;
+#[cfg(feature = "host-kernels")]
+mod device;
 pub mod fingerprint;
 pub mod memory;
 #[cfg(test)]
