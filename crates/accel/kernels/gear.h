@@ -6,6 +6,13 @@
 #define GEAR_THREADS 256u
 #define WINDOW 32u
 
+// CTAs of a multiprocessor: 1,536 threads, where it has as many.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GEAR_CTAS 4
+#else
+#define GEAR_CTAS 6
+#endif
+
 // Adds up a number of each of the 256 threads of a CTA. Returns the sum of those before this thread, and the whole sum.
 // `sums` has 256 words, `groups` 8. The caller may call it again at once.
 DEVICE u32 sum_before(u32* sums, u32* groups, u32 mine, u32* whole) {
@@ -68,7 +75,7 @@ DEVICE u64 search_strip(const u32* __restrict__ words, u64 start, const u32* tab
 //
 // For each tile: `counts` has the number of its candidates, and `found` the first `slots` of them in ascending order. A
 // candidate is the offset in its tile of the last hashed byte: one less than the position after it.
-KERNEL BOUNDS(256, 6)
+KERNEL BOUNDS(256, GEAR_CTAS)
 gear(const u32* __restrict__ words, u64 first, u64 len, const u32* __restrict__ table, u32 threshold, u32 slots,
      u32* __restrict__ counts, u16* __restrict__ found) {
     SHARED u32 shared_table[256];
