@@ -25,6 +25,17 @@ mod host {
             link(sanitizers, &program);
             println!("cargo::rustc-env={variable}={}", program.display());
         }
+        let library = out.join("libcuda-standin.so");
+        stand_in(&library);
+        println!("cargo::rustc-env=ONEFOLD_STANDIN={}", library.display());
+    }
+
+    /// Builds the library in place of the driver of devices.
+    fn stand_in(library: &Path) {
+        let mut command = compiler().opt_level(2).pic(true).get_compiler().to_command();
+        command.args(["-shared", "-fvisibility=hidden"]).arg(format!("{SOURCES}/standin.cpp")).arg("-o").arg(library);
+        let status = command.status().expect("the C++ compiler starts");
+        assert!(status.success(), "{command:?}: {status}");
     }
 
     fn compiler() -> cc::Build {

@@ -1,7 +1,7 @@
 // The list of kernels, behind their source.
 enum { BARRIERS = __COUNTER__ - FIRST_BARRIER };
 
-#define ENTRY(name, threads) {#name, threads, [](void* const* arguments) { unpack(name, arguments); }}
+#define ENTRY(name, threads) {#name, threads, [](void* const* arguments) { unpack(name, arguments); }, number_of(name)}
 static const Entry ENTRIES[] = {
     ENTRY(gear, GEAR_THREADS),
     ENTRY(expand, 128),

@@ -48,6 +48,7 @@ struct Entry {
     const char* name;
     unsigned threads;
     void (*call)(void* const* arguments);
+    unsigned arguments;
 };
 
 template <typename... A, size_t... I>
@@ -58,6 +59,11 @@ void call_with(void (*kernel)(A...), void* const* arguments, std::index_sequence
 template <typename... A>
 void unpack(void (*kernel)(A...), void* const* arguments) {
     call_with(kernel, arguments, std::index_sequence_for<A...>());
+}
+
+template <typename... A>
+constexpr unsigned number_of(void (*)(A...)) {
+    return sizeof...(A);
 }
 
 enum { FIRST_BARRIER = __COUNTER__ + 1 };
