@@ -238,7 +238,7 @@ int main(int count, char** arguments) {
         for (u32 w = 0; w < 4; w++) names[w * n + j] = from == j ? random.below(w < 2 ? 40 : 3) : names[w * n + from];
     }
     std::vector<Words> one, several;
-    for (unsigned ctas : {3u, 1u}) {
+    for (unsigned ctas : {2u, 1u}) {
         std::vector<Words>& all = ctas == 1 ? one : several;
         for (auto part : {name_chunks(batch, ctas, &key), find(batch, ctas, table), refer(names, n, ctas)})
             for (auto& words : part) all.push_back(words);
