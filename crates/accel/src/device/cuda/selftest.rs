@@ -25,7 +25,7 @@ const PAIRED: usize = 1000;
 const SORT_TILE: usize = 4096;
 const DIGITS: usize = 16;
 
-/// CTAs of a launch: more than a device runs at a time, and fewer than there are tiles of large batches.
+/// CTAs of a launch: fewer than there are tiles, so that loops over the grid go on.
 const CTAS: u32 = 8;
 
 /// Fills the memory of results before a launch.
@@ -87,8 +87,8 @@ fn compare<T: PartialEq>(kernel: &str, found: &[T], expected: &[T]) -> Result<()
         return Ok(());
     }
     let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
-    let place = at.map_or_else(|| "another number of results".to_owned(), |at| format!("result {at} is wrong"));
-    Err(Fault::new(FaultKind::Wrong, format!("the device's kernel {kernel}: {place}")))
+    let difference = at.map_or_else(|| "another number of results".to_owned(), |at| format!("result {at} is wrong"));
+    Err(Fault::new(FaultKind::Wrong, format!("the device's kernel {kernel}: {difference}")))
 }
 
 fn candidates(session: &Session<'_>, bytes: &[u8], words: &[u32]) -> Result<(), Fault> {
