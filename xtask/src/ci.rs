@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::checkout::Checkout;
 use crate::command::{cargo, run_cargo, succeed};
-use crate::{dist, tidy};
+use crate::{dist, kernels, tidy};
 
 /// Test of the independent restorer, which finds the program under test in the variable `ONEFOLD`.
 const RESTORER_TEST: &str = "testdata/restorer/test.py";
@@ -27,6 +27,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Report::default();
     report.step("fmt", || run_cargo(root, &["fmt", "--all", "--check"]));
     report.step("tidy", || tidy::run(&Checkout::read(root)?));
+    report.step("kernels", || kernels::run(root, kernels::Then::Check));
     let lints = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
     report.step("clippy", || run_cargo(root, &lints));
     report.step("library", || check_library(root));

@@ -9,6 +9,7 @@ mod checkout;
 mod ci;
 mod command;
 mod dist;
+mod kernels;
 mod rust;
 mod tidy;
 
@@ -26,6 +27,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   tidy            Check rules that no linter knows: layers, import cycles, names, lengths, manifests, format sources.
   tidy --bless    Record the checksums of the format's sources in docs/format.md, then check.
   book            Build the manual as web pages in target/book.
+  kernels         Compile the kernels for GPUs into crates/accel/kernels/kernels.bin. Fetches the compiler once.
+  kernels --check Compile them again and compare.
+  kernels --fetch Fetch the compiler into the build directory.
   dist            Build a static program and a Debian package in target/packages.
   dist --check    Build both, then run them in an empty root directory.
 
@@ -54,6 +58,9 @@ fn run() -> Result<()> {
         ["test", "--fast"] => ci::run_unit_tests(&root),
         ["fmt"] => ci::format(&root),
         ["book"] => book::run(&Checkout::read(&root)?),
+        ["kernels"] => kernels::run(&root, kernels::Then::Write),
+        ["kernels", "--check"] => kernels::run(&root, kernels::Then::Check),
+        ["kernels", "--fetch"] => kernels::fetch(),
         ["dist"] => dist::run(&root, dist::Then::Leave),
         ["dist", "--check"] => dist::run(&root, dist::Then::Check),
         ["tidy"] => tidy::run(&Checkout::read(&root)?),

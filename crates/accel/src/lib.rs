@@ -12,6 +12,8 @@
 )]
 
 pub mod boundary;
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
+pub mod device;
 pub mod fingerprint;
 pub mod memory;
 #[cfg(test)]

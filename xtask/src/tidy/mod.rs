@@ -3,6 +3,7 @@
 mod cycles;
 mod format_hash;
 mod glossary;
+mod kernels;
 mod layers;
 mod length;
 mod machine_paths;
@@ -52,6 +53,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     findings.extend(format_hash::check(checkout));
     findings.extend(old_formats::check(checkout));
     findings.extend(manifests::check(checkout));
+    findings.extend(kernels::check(checkout));
     findings.extend(machine_paths::check(checkout));
     findings.extend(unsafety::check(checkout));
     for finding in &findings {

@@ -1,0 +1,130 @@
+use std::ffi::c_uint;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libloading::Library;
+
+use super::driver::Driver;
+use super::{devices, test};
+use crate::device::{About, Fault, FaultKind};
+
+/// The library in place of the driver has one state for the process.
+static STATE: Mutex<()> = Mutex::new(());
+
+/// The library in place of the driver.
+struct StandIn {
+    library: Library,
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// What it does wrong; numbers of calls and launches count from 1, and 0 is never.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    fail_call: c_uint,
+    code: c_uint,
+    lie_launch: c_uint,
+    skip_launch: c_uint,
+}
+
+impl StandIn {
+    const PATH: &str = env!("ONEFOLD_STANDIN");
+
+    fn new() -> Self {
+        let guard = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the build script has built it for this.
+        Self { library: unsafe { Library::new(Self::PATH) }.unwrap(), _guard: guard }
+    }
+
+    fn begin(&self, faults: Faults, architecture: c_uint) {
+        let Faults { fail_call, code, lie_launch, skip_launch } = faults;
+        // SAFETY: this is the type of the function in standin.cpp.
+        unsafe {
+            type Begin = unsafe extern "C" fn(c_uint, c_uint, c_uint, c_uint, c_uint);
+            let begin = self.library.get::<Begin>(b"onefold_standin_begin\0").unwrap();
+            begin(fail_call, code, lie_launch, skip_launch, architecture);
+        }
+    }
+
+    fn number(&self, name: &[u8]) -> c_uint {
+        // SAFETY: this is the type of both functions in standin.cpp.
+        unsafe { self.library.get::<unsafe extern "C" fn() -> c_uint>(name).unwrap()() }
+    }
+
+    fn test(&self, faults: Faults, architecture: c_uint) -> Result<About, Fault> {
+        self.begin(faults, architecture);
+        let outcome = Driver::open_any(&[Self::PATH]).and_then(|driver| test(&driver, 0));
+        assert_eq!(self.number(b"onefold_standin_held\0"), 0, "everything is freed: {outcome:?}");
+        outcome
+    }
+
+    fn launches(&self) -> c_uint {
+        self.number(b"onefold_standin_launches\0")
+    }
+}
+
+#[test]
+fn without_a_driver_the_device_is_absent() {
+    let fault = Driver::open_any(&["libonefold-absent.so.1"]).err().unwrap();
+    assert_eq!(fault.kind, FaultKind::Absent);
+    assert_eq!(fault.to_string(), "there is no driver for NVIDIA GPUs");
+}
+
+#[test]
+fn a_library_without_the_functions_is_unsuitable() {
+    let fault = Driver::open_any(&["libc.so.6"]).err().unwrap();
+    assert_eq!(fault.kind, FaultKind::Unsuitable);
+}
+
+#[test]
+fn a_device_is_described_and_passes_its_test() {
+    let device = StandIn::new();
+    device.begin(Faults::default(), 90);
+    let listed = devices(&Driver::open_any(&[StandIn::PATH]).unwrap()).unwrap();
+    let about = About { name: "the processor".to_owned(), architecture: 90, memory_bytes: 1 << 30, driver: 12_090 };
+    assert_eq!(listed, std::slice::from_ref(&about));
+    assert_eq!(test(&Driver::open_any(&[StandIn::PATH]).unwrap(), 1).unwrap_err().kind, FaultKind::Absent);
+    assert_eq!(device.test(Faults::default(), 90).unwrap(), about);
+    // 1 of gear, 1 + 3 x 3 of BLAKE3, 4 x 2 of SHA, 1 + 1 + 16 x 3 + 1 of references.
+    assert_eq!(device.launches(), 70);
+    // Newer than all machine code.
+    assert_eq!(device.test(Faults::default(), 130).unwrap().architecture, 130);
+    assert_eq!(device.test(Faults::default(), 70).unwrap_err().kind, FaultKind::Unsuitable);
+}
+
+#[test]
+fn an_error_at_any_call_is_a_fault_and_everything_is_freed() {
+    let device = StandIn::new();
+    let mut failed = 0;
+    for call in 1.. {
+        // The first calls one by one, then a sample: later ones repeat them.
+        if 50 < call && call % 19 != 0 {
+            continue;
+        }
+        match device.test(Faults { fail_call: call, code: 719, ..Faults::default() }, 90) {
+            Err(fault) => assert_eq!(fault.kind, FaultKind::Lost, "call {call}: {fault}"),
+            Ok(_) => break,
+        }
+        failed = call;
+    }
+    assert!(200 < failed, "{failed}");
+    for (code, kind) in [(2, FaultKind::OutOfMemory), (209, FaultKind::Unsuitable), (100, FaultKind::Absent)] {
+        let fault = device.test(Faults { fail_call: 1, code, ..Faults::default() }, 90).unwrap_err();
+        assert_eq!(fault.kind, kind, "{fault}");
+    }
+    let fault = device.test(Faults { fail_call: 30, code: 12_345, ..Faults::default() }, 90).unwrap_err();
+    assert!(fault.to_string().ends_with("unknown (12345)"), "{fault}");
+}
+
+#[test]
+fn a_wrong_bit_and_a_kernel_that_did_not_run_are_found_at_each_launch() {
+    let device = StandIn::new();
+    device.test(Faults::default(), 90).unwrap();
+    let launches = device.launches();
+    // All but the 14 passes of the sort between the first and the last, of three launches each.
+    let passes = launches - 1 - 48;
+    for launch in (1..=passes + 3).chain(launches - 3..=launches) {
+        let skipped = device.test(Faults { skip_launch: launch, ..Faults::default() }, 90);
+        assert_eq!(skipped.map_err(|fault| fault.kind), Err(FaultKind::Wrong), "launch {launch} did not run");
+        let lied = device.test(Faults { lie_launch: launch, ..Faults::default() }, 90);
+        assert_eq!(lied.map_err(|fault| fault.kind), Err(FaultKind::Wrong), "launch {launch} wrote a wrong bit");
+    }
+}
