@@ -430,7 +430,10 @@ impl Sender {
     pub fn maintain(&self) -> Result<(), Errno> {
         let acknowledged = self.lock().window.acknowledged();
         let needs_sync = self.group.synced() <= acknowledged;
-        if needs_sync && SEGMENTS_KEPT < self.group.journal().status().segments {
+        let status = self.group.journal().status();
+        // Extents that are behind are recorded only while half of the journal is free.
+        let is_scarce = SEGMENTS_KEPT < status.segments || status.bytes_max <= 2 * status.used;
+        if needs_sync && is_scarce {
             self.group.sync()?;
         }
         self.group.release(acknowledged);

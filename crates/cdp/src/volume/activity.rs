@@ -67,7 +67,10 @@ struct Slot {
 #[derive(Debug)]
 pub struct ActivityLog {
     file: Arc<dyn DiskFile>,
+    /// The list that is durable.
     slot: Slot,
+    /// The first failure of a write or sync. None is tried again.
+    failed: Option<Error>,
 }
 
 fn encode(slot: &Slot) -> Vec<u8> {
@@ -123,7 +126,7 @@ impl ActivityLog {
             file.write_at(number * SLOT_BYTES as u64, &encode(&Slot { number, ..slot.clone() }))?;
         }
         file.sync()?;
-        Ok(Self { file, slot })
+        Ok(Self { file, slot, failed: None })
     }
 
     /// Opens the log for a user on a boot of the system; zeros if it is not known. Returns how the last use ended. After a power cut,
@@ -144,10 +147,10 @@ impl ActivityLog {
             last if last == boot && last != UNKNOWN => LastUse::Stopped,
             _ => LastUse::PowerCut,
         };
-        let mut log = Self { file, slot };
+        let mut log = Self { file, slot, failed: None };
         if last == LastUse::PowerCut {
             // A list that was read may be in the page cache only.
-            log.write()?;
+            log.write(log.slot.clone())?;
         } else {
             log.begin_use(boot)?;
         }
@@ -157,8 +160,8 @@ impl ActivityLog {
     /// Notes that the volumes are in use on a boot of the system. After a power cut, the caller compares the active extents first: a
     /// process that ends before this is followed by one that finds the power cut again.
     pub fn begin_use(&mut self, boot: [u8; 16]) -> Result<()> {
-        self.slot.boot = if boot == CLOSED { UNKNOWN } else { boot };
-        self.write()
+        let boot = if boot == CLOSED { UNKNOWN } else { boot };
+        self.write(Slot { boot, ..self.slot.clone() })
     }
 
     /// Returns the active extents.
@@ -183,8 +186,9 @@ impl ActivityLog {
             return Ok(false);
         }
         if !new.is_empty() {
-            self.slot.active.extend(new);
-            self.write()?;
+            let mut slot = self.slot.clone();
+            slot.active.extend(new);
+            self.write(slot)?;
         }
         Ok(true)
     }
@@ -192,22 +196,35 @@ impl ActivityLog {
     /// Notes that journal and volumes were synced: all records before one are durable in the volumes, and only `kept` was written since
     /// the syncs began.
     pub fn retain(&mut self, kept: BTreeSet<Extent>, synced: Lsn) -> Result<()> {
-        self.slot.active = kept;
-        self.slot.synced = synced;
-        self.write()
+        self.write(Slot { active: kept, synced, ..self.slot.clone() })
     }
 
     /// Notes that the group is closed: journal and volumes agree, and both are durable.
     pub fn close(&mut self, synced: Lsn) -> Result<()> {
-        self.slot.boot = CLOSED;
-        self.retain(BTreeSet::new(), synced)
+        self.write(Slot { boot: CLOSED, active: BTreeSet::new(), synced, ..self.slot.clone() })
     }
 
-    fn write(&mut self) -> Result<()> {
-        self.slot.number += 1;
-        let slot = self.slot.number % 2;
-        self.file.write_at(slot * SLOT_BYTES as u64, &encode(&self.slot))?;
-        self.file.sync_data()
+    /// Returns the first failure of a write or sync, if there was one: nothing becomes active any more.
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.clone()
+    }
+
+    /// Makes a list the durable one. After a failure the file may hold this list, the one before, or neither, so no other is written.
+    fn write(&mut self, mut slot: Slot) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        slot.number += 1;
+        let at = slot.number % 2 * SLOT_BYTES as u64;
+        let outcome = self.file.write_at(at, &encode(&slot)).and_then(|()| self.file.sync_data());
+        match outcome {
+            Ok(()) => self.slot = slot,
+            Err(error) => {
+                self.failed = Some(error.clone());
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -261,6 +278,18 @@ mod tests {
             }
         }
         assert!(12 < calls);
+    }
+
+    #[test]
+    fn an_extent_that_could_not_be_activated_is_not_taken_for_active() {
+        let disk = SimDisk::new();
+        ActivityLog::create(&disk, Path::new(FILE)).unwrap();
+        let (mut log, _) = ActivityLog::open(&disk, Path::new(FILE), [1; 16]).unwrap();
+        let extent = || std::iter::once(Extent { volume: 0, number: 3 });
+        disk.fail_at(disk.calls() + 1, Fault::Error(std::io::ErrorKind::Other));
+        assert!(log.activate(extent()).is_err() && log.failure().is_some());
+        assert!(log.activate(extent()).is_err() && !log.holds(extent()), "the client tries again");
+        assert!(log.retain(BTreeSet::new(), Lsn(9)).is_err() && log.synced() == Lsn(1));
     }
 
     #[test]

@@ -11,6 +11,8 @@ enum Refused {
     /// The journal has no space, and the group need not wait for it.
     Full,
     Failed(Errno),
+    /// The volume lacks the change that the journal has, and what the volume holds cannot be recorded.
+    Unfinished(Errno),
 }
 
 impl Group {
@@ -35,6 +37,10 @@ impl Group {
             match self.change_recorded(record, write) {
                 Ok(()) => return Ok(()),
                 Err(Refused::Failed(errno)) => return Err(errno),
+                Err(Refused::Unfinished(errno)) => {
+                    request.leave_unfinished();
+                    return Err(errno);
+                }
                 Err(Refused::Full) => {
                     drop(request);
                     self.fall_behind(volume, &range)?;
@@ -50,10 +56,7 @@ impl Group {
         match self.record_again(record.volume, record.offset..record.offset + record.len) {
             Ok(()) => Err(Refused::Failed(errno)),
             Err(Refused::Full) => Err(Refused::Full),
-            Err(Refused::Failed(_)) => {
-                self.give_up();
-                Err(Refused::Failed(errno))
-            }
+            Err(Refused::Failed(_) | Refused::Unfinished(_)) => Err(Refused::Unfinished(errno)),
         }
     }
 

@@ -354,11 +354,6 @@ impl Group {
         }
     }
 
-    /// Refuses writes from now on: a volume lacks a change that its history has. The next opening mends that.
-    pub(super) fn give_up(&self) {
-        self.requests.lock().is_usable = false;
-    }
-
     /// Makes changes durable that are older than [`UNSYNCED_AGE`], if there are any. Whoever uses a group calls this often.
     pub fn maintain(&self) -> Result<()> {
         if self.journal.unsynced_age().is_some_and(|age| UNSYNCED_AGE <= age) {

@@ -59,6 +59,7 @@ pub(super) struct Request<'a> {
     range: Range<u64>,
     /// The next record when it began, if it is recorded.
     start: Option<Lsn>,
+    is_unfinished: bool,
 }
 
 impl Requests {
@@ -110,7 +111,7 @@ impl Requests {
                 state.recent.insert(extent);
             }
         }
-        Request { requests: self, volume, range, start: next }
+        Request { requests: self, volume, range, start: next, is_unfinished: false }
     }
 
     /// Ends one mode: keeps requests from beginning, and waits for those in progress. Returns false if the group is in another mode; waits
@@ -141,13 +142,20 @@ impl Request<'_> {
     pub(super) fn is_recorded(&self) -> bool {
         self.start.is_some()
     }
+
+    /// Ends the request although the volume lacks its change: its record stays in the journal, and its extents stay active, so that the
+    /// next opening writes the record again. No other change is made until then.
+    pub(super) fn leave_unfinished(mut self) {
+        self.is_unfinished = true;
+        self.requests.lock().is_usable = false;
+    }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
         let mut state = self.requests.lock();
         state.in_progress -= 1;
-        if let Some(start) = self.start {
+        if let Some(start) = self.start.filter(|_| !self.is_unfinished) {
             subtract(&mut state.starts, start);
             extents_of(self.volume, self.range.clone()).for_each(|extent| subtract(&mut state.writing, extent));
         }

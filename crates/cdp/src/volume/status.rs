@@ -34,7 +34,8 @@ impl Group {
         drop(state);
         let lacking =
             || Error::invalid("a volume lacks a change that its history has, which the next server writes again");
-        let failure = self.journal.failure().or_else(|| self.behind.failure());
+        let failure =
+            self.journal.failure().or_else(|| self.behind.failure()).or_else(|| self.requests.lock().log.failure());
         GroupStatus {
             journal: self.journal.status(),
             unsynced_age: self.journal.unsynced_age(),

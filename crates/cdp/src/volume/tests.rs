@@ -316,7 +316,13 @@ fn a_group_is_not_closed_while_a_volume_may_lack_a_record() {
     let (group, _) = open(&disk, 1, Durability::Both).unwrap();
     let volume = ProtectedVolume::new(Arc::clone(&group), 0);
     volume.write(USED.start, &[1; 100], Fua::No).unwrap();
-    group.give_up();
+    let request = group.begin(0, USED.start..USED.start + 100, false).unwrap();
+    let record = Record::write(0, USED.start, &[3; 100]);
+    group.journal().commit(group.journal().append(&record).unwrap()).unwrap();
+    request.leave_unfinished();
+    // A checkpoint syncs the group.
+    group.sync().unwrap();
+    assert!(group.synced() <= Lsn(2));
     assert_eq!(volume.write(USED.start, &[2; 100], Fua::No), Err(Errno::Io));
     assert!(group.close().is_err());
     let (group, opened) = open(&disk.reopen(), 1, Durability::Both).unwrap();

@@ -73,6 +73,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs)
         asking,
         progress: Progress::default(),
         state: Mutex::new(State { reception: None, announce: Some(announce) }),
+        admission: Mutex::new(()),
         view: Mutex::new(None),
     });
     group.open_if_created()?;
@@ -126,6 +127,8 @@ struct ReceivedGroup {
     asking: Asking,
     progress: Progress,
     state: Mutex<State>,
+    /// Held while a sender is admitted: two may come at the same time.
+    admission: Mutex<()>,
     /// The last view that was compared with, and its record.
     view: Mutex<Option<(Lsn, PointInTime)>>,
 }
@@ -258,6 +261,11 @@ fn invalid(error: &anyhow::Error) -> Error {
 
 impl ReceiverHost for ReceivedGroup {
     fn admit(&self, hello: &Hello) -> onefold_engine::Result<Arc<Reception>> {
+        let _admitting = self.admission.lock().unwrap_or_else(PoisonError::into_inner);
+        // An earlier attempt may have created the group, and failed after that.
+        if self.lock().reception.is_none() {
+            self.open_if_created().map_err(|error| invalid(&error))?;
+        }
         let reception = self.lock().reception.clone();
         match reception {
             Some(reception) => Ok(reception),
