@@ -52,6 +52,8 @@ pub(super) struct Moments {
     pub(super) kind: IndexKind,
     /// Marks, and the last flush of each period, none inside a gap; ascending.
     pub(super) list: Vec<MomentFacts>,
+    /// True if no gap is open after the last record.
+    is_end_closed: bool,
     /// Versions, and entries that name none.
     versions: u64,
     others: u64,
@@ -72,7 +74,7 @@ impl Moments {
             time: before,
             gaps: GapTracker::default(),
             period,
-            moments: Self { kind: IndexKind::Whole, list: Vec::new(), versions: 0, others: 0 },
+            moments: Self { kind: IndexKind::Whole, list: Vec::new(), is_end_closed: true, versions: 0, others: 0 },
         };
         reading.marks.reverse();
         let kind = read_index(streams, checkpoint, &mut |entry| {
@@ -80,7 +82,7 @@ impl Moments {
             Ok(())
         })?;
         reading.marks_before(Lsn(u64::MAX));
-        Ok(Self { kind, ..reading.moments })
+        Ok(Self { kind, is_end_closed: reading.gaps.is_closed(), ..reading.moments })
     }
 
     /// Returns true if a checkpoint with these limits could be as long. The last record that fits may exceed them.
@@ -170,6 +172,7 @@ pub(super) fn read_facts(
             first: checkpoint.first(),
             last: checkpoint.last(),
             time: checkpoint.nanoseconds(),
+            is_end_restorable: !checkpoint.is_empty,
             history: if checkpoint.has_history() { HistoryFacts::Whole } else { HistoryFacts::None },
             moments: Vec::new(),
             held: held(checkpoint, rules, &doubtful),
@@ -190,6 +193,7 @@ pub(super) fn read_facts(
             if moments.kind == IndexKind::Thinned {
                 facts.history = HistoryFacts::Thinned;
             }
+            facts.is_end_restorable &= moments.is_end_closed;
             facts.moments = moments.list;
         }
         before = Some(facts.time);

@@ -52,6 +52,9 @@ pub struct CheckpointFacts {
     pub last: Lsn,
     /// The time of the last record in nanoseconds since 1970-01-01 00:00:00 UTC.
     pub time: u64,
+    /// True if the state after the last record can be restored: it is inside no gap, and the images are no holes of unknown volumes. It
+    /// matters only if the moments decide.
+    pub is_end_restorable: bool,
     /// Its history.
     pub history: HistoryFacts,
     /// Moments of its records that may be kept, ascending: marks, and the last flush of each period, none inside a gap. May be empty if all
@@ -120,7 +123,7 @@ impl Plan {
 ///
 /// The newest checkpoint stays as it is. A checkpoint stays if its last moment is kept, if one inside it is, or if the next
 /// one needs it: a moment inside a checkpoint is reached from the images of the one before. Periods of which no flush is known keep the last
-/// moment of a checkpoint instead.
+/// end of a checkpoint that can be restored instead.
 pub fn plan(facts: &[CheckpointFacts], rules: &KeepMoments, now: u64, zone: &Zone<'_>) -> Plan {
     let view = View { facts, rules, reference: reference(facts, now), zone };
     let whole: Vec<Option<Why>> = (0..facts.len()).map(|at| view.whole(at)).collect();
@@ -222,7 +225,7 @@ impl View<'_> {
         kept.map(|moment| moment.lsn).collect()
     }
 
-    /// Returns the last flush of each period, or the last end of a checkpoint if it has no flush.
+    /// Returns the last flush of each period, or the last end of a checkpoint that can be restored if it has no flush.
     fn kept_by(&self, tier: Tier, whole: &[Option<Why>]) -> BTreeSet<Lsn> {
         let (mut flushes, mut ends) = (BTreeMap::new(), BTreeMap::new());
         let keep = |of: &mut BTreeMap<i64, Lsn>, time: u64, lsn: Lsn| {
@@ -235,7 +238,7 @@ impl View<'_> {
             for moment in self.reachable(at).filter(|moment| moment.mark.is_none()) {
                 keep(&mut flushes, moment.time, moment.lsn);
             }
-            if let Some(facts) = self.facts.get(at) {
+            if let Some(facts) = self.facts.get(at).filter(|facts| facts.is_end_restorable) {
                 keep(&mut ends, facts.time, facts.last);
             }
         }

@@ -22,6 +22,7 @@ fn facts(checkpoints: &[Vec<(u64, Option<&str>)>]) -> Vec<CheckpointFacts> {
         first: Lsn(1),
         last: Lsn(0),
         time: START,
+        is_end_restorable: true,
         history: HistoryFacts::None,
         moments: Vec::new(),
         held: None,
@@ -35,8 +36,17 @@ fn facts(checkpoints: &[Vec<(u64, Option<&str>)>]) -> Vec<CheckpointFacts> {
         // The last record is no moment that a rule looks for.
         let last = Lsn(first + moments.len() as u64);
         let snapshot = SessionId([number; 16]);
-        let history = HistoryFacts::Whole;
-        all.push(CheckpointFacts { snapshot, first: Lsn(first), last, time, history, moments, held: None });
+        let (history, first) = (HistoryFacts::Whole, Lsn(first));
+        all.push(CheckpointFacts {
+            snapshot,
+            first,
+            last,
+            time,
+            is_end_restorable: true,
+            history,
+            moments,
+            held: None,
+        });
     }
     all
 }
@@ -134,10 +144,33 @@ fn a_period_without_a_flush_keeps_the_last_end_of_a_checkpoint() {
     assert_eq!(fates[..3], [Fate::Forgotten, Fate::Forgotten, Fate::Thinned]);
 }
 
+#[test]
+fn an_end_inside_a_gap_does_not_take_the_place_of_one_that_can_be_restored() {
+    let fates = |checkpoints: &[CheckpointFacts]| -> Vec<Fate> {
+        let made = plan(checkpoints, &keep([0, 0, 0, 5]), START + 60 * SECOND, &|_| 0);
+        made.checkpoints.into_iter().map(|planned| planned.fate).collect()
+    };
+    let (newest, thinned) = (Fate::Kept(Why::Newest), Fate::Thinned);
+    let mut checkpoints = facts(&[vec![], vec![], vec![], vec![(50, Some("upgrade"))], vec![]]);
+    (checkpoints[2].is_end_restorable, checkpoints[3].is_end_restorable) = (false, false);
+    checkpoints[4].is_end_restorable = false;
+    // The third stays as the base of the mark.
+    let expected = [Fate::Forgotten, thinned.clone(), Fate::Forgotten, thinned.clone(), thinned, newest.clone()];
+    assert_eq!(fates(&checkpoints), expected);
+    // Without one, the initial images stay; those of which nothing is known do not.
+    let mut checkpoints = facts(&[vec![], vec![]]);
+    checkpoints[1].is_end_restorable = false;
+    checkpoints[2].first = Lsn(9);
+    assert_eq!(fates(&checkpoints), [Fate::Kept(Why::Enough), Fate::Forgotten, newest.clone()]);
+    checkpoints[0].is_end_restorable = false;
+    assert_eq!(fates(&checkpoints), [Fate::Forgotten, Fate::Forgotten, newest]);
+}
+
 fn history() -> impl Strategy<Value = Vec<CheckpointFacts>> {
     let pause = prop_oneof![1..50_u64, 60..4_000_u64, 3_000..90_000_u64];
-    let of_checkpoint = prop::collection::vec((pause, 0..8_u8), 0..12);
+    let of_checkpoint = (prop::collection::vec((pause, 0..8_u8), 0..12), any::<bool>());
     prop::collection::vec(of_checkpoint, 1..12).prop_map(|checkpoints| {
+        let (checkpoints, are_restorable): (Vec<_>, Vec<bool>) = checkpoints.into_iter().unzip();
         let mut seconds = 0;
         let named = ["a", "b"];
         let moments: Vec<Vec<(u64, Option<&str>)>> = checkpoints
@@ -150,7 +183,11 @@ fn history() -> impl Strategy<Value = Vec<CheckpointFacts>> {
                 moments.collect()
             })
             .collect();
-        facts(&moments)
+        let mut facts = facts(&moments);
+        for (facts, is_restorable) in facts.iter_mut().skip(1).zip(are_restorable) {
+            facts.is_end_restorable = is_restorable;
+        }
+        facts
     })
 }
 
@@ -185,8 +222,24 @@ proptest! {
         }
         let age = |time: u64| Duration::from_nanos(newest.time - time);
         let tiers = [(60, rules.minutes), (3600, rules.hours), (86_400, rules.days)];
+        let number = |time: u64, period: i64| {
+            (i64::try_from(time / SECOND).unwrap() + i64::from(zone(0))).div_euclid(period)
+        };
+        let restorable = |facts: &[CheckpointFacts]| -> Vec<(Lsn, u64)> {
+            facts.iter().filter(|facts| facts.is_end_restorable).map(|facts| (facts.last, facts.time)).collect()
+        };
+        let ends = restorable(&left);
+        for (last, time) in restorable(&facts) {
+            for (period, kept) in tiers {
+                // A flush of its period is left, or an end that can be restored and is not earlier.
+                let is_same = |other: u64| number(other, period) == number(time, period);
+                let has_flush = after.iter().any(|moment| moment.mark.is_none() && is_same(moment.time));
+                let has_end = ends.iter().any(|(end, time)| last <= *end && is_same(*time));
+                prop_assert!(kept < age(time) || kept.is_zero() || has_flush || has_end, "{:?}", last);
+            }
+        }
         for moment in &before {
-            let (age, seconds) = (age(moment.time), moment.time / SECOND);
+            let age = age(moment.time);
             if age < rules.writes {
                 prop_assert!(is_left(moment.lsn), "{:?}", moment);
             }
@@ -196,10 +249,10 @@ proptest! {
                 continue;
             }
             for (period, kept) in tiers {
-                let number = |seconds: u64| (i64::try_from(seconds).unwrap() + i64::from(zone(0))).div_euclid(period);
                 // A flush of its period is left that is not earlier.
                 let is_as_good = |other: &MomentFacts| {
-                    other.mark.is_none() && moment.lsn <= other.lsn && number(other.time / SECOND) == number(seconds)
+                    let is_same = number(other.time, period) == number(moment.time, period);
+                    other.mark.is_none() && moment.lsn <= other.lsn && is_same
                 };
                 prop_assert!(kept < age || kept.is_zero() || after.iter().any(is_as_good), "{:?}", moment);
             }

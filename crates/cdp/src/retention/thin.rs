@@ -93,10 +93,9 @@ impl Thinner {
     }
 
     /// Reads the facts of all checkpoints, ascending.
-    pub fn facts(&mut self, rules: &KeepMoments) -> Result<Vec<CheckpointFacts>> {
+    fn facts(&mut self, rules: &KeepMoments, now: u64) -> Result<Vec<CheckpointFacts>> {
         let checkpoints = self.checkpoints()?;
         self.streams.refresh()?;
-        let now = self.now();
         let request = FactsRequest { rules, limits: self.options.limits, trust: self.options.trust, now };
         read_facts(&self.store, &mut self.streams, &checkpoints, &request, &mut self.remembered)
     }
@@ -106,7 +105,9 @@ impl Thinner {
         if rules.is_empty() {
             return Err(Error::invalid("no rule keeps anything by its age: give at least one"));
         }
-        Ok(plan(&self.facts(rules)?, rules, self.now(), zone))
+        // One time for both: a checkpoint whose history was not read must stay whole.
+        let now = self.now();
+        Ok(plan(&self.facts(rules, now)?, rules, now, zone))
     }
 
     fn now(&self) -> u64 {

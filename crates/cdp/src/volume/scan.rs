@@ -6,6 +6,7 @@
 use onefold_engine::error::{Error, Result};
 
 use crate::journal::AppendError;
+use crate::nbd::wire::Errno;
 use crate::volume::activity::{EXTENT_BYTES, Extent, extents_of};
 use crate::volume::behind::VolumeRange;
 use crate::volume::compare::{BLOCK_BYTES, COMPARED_BYTES, FindDifferences};
@@ -53,9 +54,9 @@ impl Ranges {
 pub struct Scanned {
     /// Bytes that were compared.
     pub compared: u64,
-    /// Blocks that differed.
+    /// Blocks that differed. With [`Differing::Record`], all that were recorded, also in extents that are left.
     pub differing: Ranges,
-    /// Extents that were written in every round, so that they were not compared.
+    /// Extents that were written in every round, so that they were not compared wholly.
     pub left: Ranges,
 }
 
@@ -86,8 +87,8 @@ impl Drop for Watch<'_> {
 enum Compared {
     /// Blocks that differed, as ranges.
     Yes(Vec<VolumeRange>),
-    /// It was written meanwhile.
-    Written,
+    /// It was written meanwhile. Blocks of it that were recorded before that, as ranges.
+    Written(Vec<VolumeRange>),
 }
 
 impl Group {
@@ -100,7 +101,8 @@ impl Group {
     /// Compares all volumes with their history. `open` opens the history at its last record; records of the journal stay while it works. One
     /// scan runs at a time.
     ///
-    /// Fails with [`Error::Invalid`] if changes are missing in the history, and if a volume cannot be read.
+    /// Fails with [`Error::Invalid`] if changes are missing in the history, if a volume cannot be read, and if the journal is full and the
+    /// group does not wait for its space. Blocks that were recorded before that stay in the history.
     pub fn scan<'a>(
         &self,
         differing: Differing,
@@ -122,15 +124,19 @@ impl Group {
             drop(held);
             let mut left = Vec::new();
             for extent in pending {
-                match self.scan_extent(extent, differing, &watch, &mut *find)? {
+                let ranges = match self.scan_extent(extent, differing, &watch, &mut *find)? {
                     Compared::Yes(ranges) => {
                         let bytes = self.bytes_of(extent);
                         scanned.compared += bytes.end - bytes.start;
-                        for range in ranges {
-                            scanned.differing.push(range);
-                        }
+                        ranges
                     }
-                    Compared::Written => left.push(extent),
+                    Compared::Written(recorded) => {
+                        left.push(extent);
+                        recorded
+                    }
+                };
+                for range in ranges {
+                    scanned.differing.push(range);
                 }
             }
             pending = left;
@@ -160,7 +166,8 @@ impl Group {
             let _held = self.hold(volume, offset..offset + len as u64);
             // Nobody writes to this range now. A write that has ended is known.
             if watch.has(extent) {
-                return Ok(Compared::Written);
+                // The next round finds what was recorded equal, and lists the rest again.
+                return Ok(Compared::Written(if differing == Differing::Record { ranges } else { Vec::new() }));
             }
             self.read_origin(volume, offset, found)?;
             blocks.clear();
@@ -178,7 +185,17 @@ impl Group {
     }
 
     fn record_found(&self, volume: u16, offset: u64, found: &[u8], blocks: &[usize]) -> Result<()> {
-        let refused = |errno| Error::invalid(format!("what differs cannot be recorded: {errno:?}"));
+        let refused = |errno| {
+            let reason = match errno {
+                Errno::NoSpace => {
+                    "the journal is full; serve the group until a checkpoint has made space, and scan again".to_owned()
+                }
+                errno => format!("{errno:?}"),
+            };
+            Error::invalid(format!(
+                "volume {volume}: the blocks that differ from byte {offset} on are not recorded: {reason}"
+            ))
+        };
         let request = self.begin(volume, 0..0, false).map_err(refused)?;
         let recorded = loop {
             match self.record_blocks(volume, offset, found, blocks) {

@@ -14,6 +14,7 @@ use onefold_engine::types::Timestamp;
 use super::hooked::Hooked;
 use super::reclaiming::{prune_all, prune_with};
 use super::*;
+use crate::journal::{Op, Record};
 use crate::retention::{Carried, Fate, KeepMoments, Plan, ThinOptions, Thinner, Why};
 use crate::stored::Checkpoints;
 
@@ -218,6 +219,65 @@ fn churned(seed: u64) -> (Clocked, Model) {
 
 fn hourly() -> KeepMoments {
     KeepMoments { hours: Duration::from_secs(48 * HOUR), ..KeepMoments::default() }
+}
+
+#[test]
+fn a_period_whose_last_end_is_inside_a_gap_keeps_the_moment_before_the_gap() {
+    let (mut clocked, bytes) = Clocked::new(78);
+    let mut model = Model::new(bytes);
+    let mut opened = clocked.world.open(CheckpointLimits::DEFAULT).unwrap();
+    let write = |opened: &Opened, model: &mut Model, byte: u8| {
+        let mut state = model.now();
+        state[1][8_192..12_288].fill(byte);
+        opened.volumes[1].write(8_192, &[byte; 4096], Fua::No).unwrap();
+        model.fill(&state, opened.group.journal().next());
+    };
+    let append = |opened: &Opened, model: &mut Model, op: Op| {
+        opened.group.journal().append(&Record::range(op, 1, 8_192, 28_672)).unwrap();
+        model.fill(&model.now(), opened.group.journal().next());
+    };
+    write(&opened, &mut model, 1);
+    let before = model.last();
+    clocked.world.checkpoint_all(&mut opened).unwrap();
+    clocked.pass(MINUTE);
+    append(&opened, &mut model, Op::Gap);
+    write(&opened, &mut model, 2);
+    let inside = model.last();
+    clocked.world.checkpoint_all(&mut opened).unwrap();
+    clocked.pass(48 * HOUR);
+    append(&opened, &mut model, Op::ResyncBegin);
+    write(&opened, &mut model, 3);
+    append(&opened, &mut model, Op::ResyncEnd);
+    // The checkpoint before stays, since this flush is reached from its images.
+    opened.volumes[1].flush().unwrap();
+    model.fill(&model.now(), opened.group.journal().next());
+    let flush = model.last();
+    for byte in 4..6 {
+        write(&opened, &mut model, byte);
+        clocked.world.checkpoint_all(&mut opened).unwrap();
+    }
+    opened.group.sync().unwrap();
+
+    let world = &clocked.world;
+    let store = world.store().unwrap();
+    let rules = KeepMoments { days: Duration::from_secs(200 * HOUR), ..KeepMoments::default() };
+    let mut thinner = thinner(world, &store).unwrap();
+    let plan = thinner.plan(&rules, &|_| 0).unwrap();
+    let fates: Vec<&Fate> = plan.checkpoints.iter().skip(1).map(|planned| &planned.fate).collect();
+    assert_eq!(fates, [&Fate::Thinned, &Fate::Thinned, &Fate::Thinned, &Fate::Kept(Why::Newest)]);
+    world.write(|request| thinner.carry_out(&plan, request, &ForgetBody::default(), &mut || false)).unwrap();
+    // The second time it remembers what it has read.
+    for _ in 0..2 {
+        let again = thinner.plan(&rules, &|_| 0).unwrap();
+        assert!(again.is_empty(), "{again:?}");
+    }
+    prune_all(world, &store).unwrap();
+    for lsn in [before, flush, model.last()] {
+        let point = world.point(&store, &At::Lsn(lsn), None).unwrap();
+        assert!(read_all(&point) == model.states[usize::try_from(lsn.0).unwrap()], "after record {lsn}");
+    }
+    assert!(world.point(&store, &At::Lsn(inside), None).unwrap_err().to_string().contains("is inside a gap"));
+    world.assert_clean(&store);
 }
 
 #[test]

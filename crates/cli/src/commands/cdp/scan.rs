@@ -74,6 +74,8 @@ fn scan_unserved(settings: &Settings, output: &Arc<Output>, args: &ScanArgs) -> 
     };
     let InUse { group, opened: last, .. } = open_group(&opened.store, &disk, &file, &super::log(output), output)?;
     compare_after_power_cut((&opened.store, &options), &file, (&group, &last), true, output)?;
+    // Nobody makes checkpoints here: a journal that is full stays full.
+    group.end_waits();
     let scanned = scan((&opened.store, &options), &file, &group, args.record);
     group.close().context("close the group")?;
     scanned
