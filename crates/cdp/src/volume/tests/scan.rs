@@ -111,7 +111,7 @@ fn blocks_of_extents_that_are_written_meanwhile_are_reported_once_if_recorded_or
             assert_eq!((scanned.compared, scanned.left.bytes), (2 * SIZE - left_bytes, left_bytes), "{what}");
             let is_recorded = differing == Differing::Record;
             if is_recorded || !is_left {
-                assert_eq!(scanned.differing.listed, [rewritten.clone()], "{what}");
+                assert_eq!(scanned.differing.listed, std::slice::from_ref(&rewritten), "{what}");
                 assert_eq!(scanned.differing.bytes, 4096, "{what}");
             }
             assert_eq!(differences(&history(&group), &contents(&disk)).is_empty(), is_recorded, "{what}");
