@@ -546,10 +546,12 @@ fn the_status_says_what_is_durable_stored_and_behind() {
 fn check_printed(ran: &Ran, text: &str) {
     assert!(ran.stdout().contains(text), "{text:?} is not in {}", ran.stdout());
 }
+
 #[test]
 fn a_scan_of_a_group_that_is_not_served_says_that_the_journal_is_full() {
     let volume = Volume::new_with_journal("12M", make_volume);
     let fixture = &volume.fixture;
+    volume.serve().stop();
     // All 16 MiB change behind the group's back: more than the journal takes.
     let size = usize::try_from(SIZE).unwrap();
     File::options().write(true).open(&volume.image).unwrap().write_all_at(&noise(2, size), 0).unwrap();
