@@ -1,5 +1,7 @@
 //! Compression of regions.
 
+pub mod lzjb;
+
 use std::str::FromStr;
 
 use zstd::zstd_safe::CParameter;

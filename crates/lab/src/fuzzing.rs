@@ -8,7 +8,6 @@
 use anyhow::Result;
 use onefold_engine::codec::len_u32;
 
-use crate::coprocessor::lzjb;
 use crate::trace::block::{BlockHeader, BlockKind, PLAIN_LEN_MAX, decode_events, encode_header};
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
@@ -17,6 +16,7 @@ use crate::trace::foreign::raw::{Lengths, RawTrace};
 use crate::trace::reader::TraceReader;
 use crate::trace::writer::TraceWriter;
 use crate::trace::{Damaged, Event, Events};
+use onefold_engine::compress::lzjb;
 
 /// A function to be called with arbitrary bytes.
 pub type Target = fn(&[u8]);

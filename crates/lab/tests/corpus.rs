@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use onefold_engine::codec::put_varint;
-use onefold_lab::coprocessor::lzjb;
+use onefold_engine::compress::lzjb;
 use onefold_lab::fuzzing::{TARGETS, Target};
 use onefold_lab::stream::Random;
 use onefold_lab::trace::block::{CHUNKS_MAX, Gathered, MARKS_LEN_LIMIT, decode_events, encode_header};

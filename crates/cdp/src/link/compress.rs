@@ -1,7 +1,7 @@
 //! Compression of frames on their way. Journals are sealed, and sealed bytes do not compress: records are compressed before TLS
 //! encrypts them.
 
-use crate::link::lzjb;
+use onefold_engine::compress::lzjb;
 
 /// Level of zstd: the fastest, since both sides wait for it.
 const ZSTD_LEVEL: i32 = 1;
@@ -69,7 +69,10 @@ impl Compressor {
                 out.len() < plain.len()
             }
             Codec::Zstd => self.zstd(plain, out) && out.len() < plain.len(),
-            Codec::Lzjb => lzjb::compress(plain, out),
+            Codec::Lzjb => {
+                lzjb::compress(plain, out);
+                out.len() < plain.len()
+            }
         };
         if is_shorter {
             return codec;
@@ -113,8 +116,8 @@ impl Decompressor {
                 (filled == len).then_some(out)
             }
             Codec::Lzjb => {
-                let mut out = vec![0; len];
-                lzjb::decompress(bytes, &mut out).map(|()| out)
+                let mut out = Vec::with_capacity(len);
+                lzjb::decompress(bytes, len, &mut out).ok().map(|()| out)
             }
         }
     }

@@ -14,7 +14,6 @@ mod frames;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod host;
-mod lzjb;
 mod receive;
 mod reception;
 mod send;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use anyhow::{Context, Result, ensure};
+use onefold_engine::compress::lzjb;
 use serde::{Deserialize, Serialize};
 
-use crate::coprocessor::lzjb;
 use crate::point::dimension::unknown;
 
 /// Level of zstd that is fastest, and the slowest that is measured.
