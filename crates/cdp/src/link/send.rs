@@ -403,6 +403,10 @@ impl Sender {
                 return Err(Error::invalid(format!("the link to {} was lost; ask again", self.peer.address)));
             }
             if patience.is_some_and(|patience| patience < self.host.monotonic().saturating_sub(start)) {
+                // An answer that comes later must not be taken for that of the next question.
+                if let Some(connected) = &state.connected {
+                    connected.socket.cut();
+                }
                 return Err(Error::invalid(format!("{} does not answer", self.peer.address)));
             }
             state = self.wait(state, SILENCE_MAX);
