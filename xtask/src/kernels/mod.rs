@@ -29,7 +29,7 @@ const OPTIONS: [&str; 2] = ["--std=c++20", "--ptxas-options=-v"];
 /// Registers of a thread, at most. With more, fewer than 1,024 threads of a multiprocessor run at a time.
 const REGISTERS_MAX: u32 = 64;
 
-/// What to do with the compiled kernels.
+/// Action on the compiled kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     /// Write them to the repository.

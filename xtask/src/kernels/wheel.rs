@@ -10,7 +10,7 @@ use crate::command::run_tool;
 /// Name and version of the compiler, as `kernels.bin` has them.
 pub(super) const COMPILER: &str = "nvidia-cuda-nvrtc-cu12 12.9.86";
 
-/// What pip fetches, with the SHA-256 of the package.
+/// Packages that pip fetches, with the SHA-256 of the package.
 const REQUIREMENT: &str = "nvidia-cuda-nvrtc-cu12==12.9.86 \
                            --hash=sha256:210cf05005a447e29214e9ce50851e83fc5f4358df8b453155d5e1918094dcb4\n";
 
@@ -20,7 +20,7 @@ const LIBRARIES: [(&str, &str); 2] = [
     ("libnvrtc-builtins.so.12.9", "30a1255ef1f160b17ffea04f49f50a40860d6f572d3712b4848573f61396c425"),
 ];
 
-/// Where the package has them.
+/// Their paths in the package.
 const IN_PACKAGE: &str = "nvidia/cuda_nvrtc/lib";
 
 /// Takes the libraries out of the package: the first argument has it, the second is where they go.

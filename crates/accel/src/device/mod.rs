@@ -1,4 +1,4 @@
-//! Devices beside the processor that can find candidates and name chunks, with the kernels in `kernels/`.
+//! Devices other than the processor that can find candidates and name chunks, with the kernels in `kernels/`.
 //!
 //! So far this module finds them and tests them; no command uses it.
 

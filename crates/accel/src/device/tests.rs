@@ -57,7 +57,7 @@ fn searched(
     (all, full)
 }
 
-/// What tests compared, printed at their end.
+/// Counts of compared inputs, printed at the end of the tests.
 #[derive(Default, Debug)]
 struct Compared {
     inputs: usize,

@@ -1,4 +1,4 @@
-//! What is kept of each checkpoint, as a value.
+//! A plan of what is kept of each checkpoint, as a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub enum HistoryFacts {
     None,
     /// All records.
     Whole,
-    /// What leads to the moments that were kept.
+    /// Records that lead to the moments that were kept.
     Thinned,
 }
 
@@ -77,7 +77,7 @@ pub enum Why {
     Enough,
 }
 
-/// What happens to a checkpoint.
+/// Fate of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It stays as it is.
@@ -99,7 +99,7 @@ pub struct Planned {
     pub last: Lsn,
     /// The time of the last record in nanoseconds since 1970-01-01 00:00:00 UTC.
     pub time: u64,
-    /// What happens to it.
+    /// Its fate.
     pub fate: Fate,
     /// Moments before its last one to which its history leads afterwards, ascending, unless it stays for another reason.
     pub inside: Vec<MomentFacts>,

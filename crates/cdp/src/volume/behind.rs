@@ -36,7 +36,7 @@ pub struct VolumeRange {
     pub bytes: Range<u64>,
 }
 
-/// Where the marks of a volume are.
+/// Position of the marks of a volume.
 #[derive(Clone, Copy, Debug)]
 struct VolumeBits {
     first: u64,

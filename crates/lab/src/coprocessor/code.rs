@@ -36,7 +36,7 @@ const SHA: u32 = 29;
 const VAES: u32 = 9;
 const VPCLMUL: u32 = 10;
 
-/// What code may use.
+/// Instructions that code may use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {

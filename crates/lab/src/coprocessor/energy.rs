@@ -25,7 +25,7 @@ pub struct Meter {
     counters: Vec<Counter>,
 }
 
-/// What the counters showed, in microjoules; none for one that could not be read.
+/// Values of the counters, in microjoules; none for one that could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reading(Vec<Option<u64>>);
 

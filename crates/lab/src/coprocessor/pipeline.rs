@@ -40,13 +40,13 @@ const NAME_BYTES: usize = 20;
 /// Memory in addition to that of the point: blocks that wait, two segments, a batch and what it becomes.
 pub const MEMORY_BYTES: usize = HELD_BYTES_MAX + 2 * SEGMENT_BYTES + 3 * BATCH_BYTES;
 
-/// What names a block.
+/// Hash that names a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Named {
     /// The block itself.
     Plain,
-    /// What the client sends: the compressed block.
+    /// Bytes that the client sends: the compressed block.
     Compressed,
 }
 
@@ -61,7 +61,7 @@ pub struct PipelineJob {
     pub block: u32,
     /// The client's compressor.
     pub compressor: Codec,
-    /// What is named.
+    /// Bytes that are named.
     pub named: Named,
     /// The hash that names.
     pub hash: Kernel,
@@ -134,7 +134,7 @@ impl Interval {
     }
 }
 
-/// What became of a dump.
+/// Outcome of a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Dump {
     /// Its bytes.
@@ -151,7 +151,7 @@ pub struct Dump {
     pub unique: u64,
 }
 
-/// What a pipeline did.
+/// Outcome of a pipeline.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct PipelineDone {
     /// Intervals, in order.

@@ -3,7 +3,7 @@
 use crate::experiment::verdict::{Bound, Samples, judge};
 use crate::findings::{Axis, Claim, Plot, Table, Verdict};
 
-/// What an experiment shows.
+/// Findings of an experiment.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) notes: Vec<String>,

@@ -45,7 +45,7 @@ pub struct CompressorSpec {
     pub inputs: Vec<String>,
     /// Bytes that are compressed by themselves; 0 for each file.
     pub units: Vec<usize>,
-    /// What is plotted and claimed.
+    /// Quantity that is plotted and claimed.
     pub shows: Shows,
     /// Claims.
     pub claims: Vec<SetClaim>,
@@ -55,7 +55,7 @@ pub struct CompressorSpec {
     pub mib: u64,
 }
 
-/// What a figure shows.
+/// Quantity of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shows {
@@ -71,7 +71,7 @@ pub enum Shows {
 pub struct SetClaim {
     /// The input.
     pub input: String,
-    /// What the paper says.
+    /// The paper's statement.
     pub says: String,
     /// Whether it says that the chosen one is better; otherwise, that both are nearly the same.
     pub is_better: bool,

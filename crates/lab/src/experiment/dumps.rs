@@ -50,7 +50,7 @@ pub struct DumpSpec {
     pub hash: Kernel,
     /// The cipher of segments.
     pub cipher: Kernel,
-    /// What the client does, and what is named. Claims are about the first.
+    /// Work of the client, and bytes that are named. Claims are about the first.
     pub ways: Vec<Way>,
     /// Code that is measured; claims compare the first and the last.
     pub codes: Vec<Code>,
@@ -76,7 +76,7 @@ pub struct Way {
     pub name: String,
     /// The client's compressor.
     pub compressor: Codec,
-    /// What is named.
+    /// Bytes that are named.
     pub named: Named,
 }
 

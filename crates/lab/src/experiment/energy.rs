@@ -35,7 +35,7 @@ pub struct EnergySpec {
     /// Notes for readers.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What is done to each byte: a hash, a cipher.
+    /// Work for each byte: a hash, a cipher.
     pub energy: Vec<Kernel>,
     /// Bytes of a block.
     pub block: usize,

@@ -16,7 +16,7 @@ struct StandIn {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// What it does wrong; numbers of calls and launches count from 1, and 0 is never.
+/// Faults of the stand-in; numbers of calls and launches count from 1, and 0 is never.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     fail_call: c_uint,

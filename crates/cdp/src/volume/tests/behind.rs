@@ -78,7 +78,7 @@ fn volumes_that_are_not_stored_enter_the_history_behind_a_gap() {
     assert!(group.behind().is_empty());
 }
 
-/// What a repository has of a group: the state and the gaps after its last checkpoint.
+/// Contents of a repository for a group: the state and the gaps after its last checkpoint.
 #[derive(Clone)]
 struct Stored {
     next: Lsn,
@@ -124,7 +124,7 @@ const SMALL: GroupOptions = GroupOptions {
     when_behind: WhenBehind::Bitmap,
 };
 
-/// What a client of a run knows, and what the repository has.
+/// Knowledge of a client of a run, and contents of the repository.
 struct Outcome {
     flushed: Bytes,
     answered: Bytes,

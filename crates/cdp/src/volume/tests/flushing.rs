@@ -1,4 +1,4 @@
-//! What flushes cost, and what becomes durable without them.
+//! Cost of flushes, and changes that become durable without them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
