@@ -382,6 +382,10 @@ impl Group {
     /// Makes what clients have written durable.
     pub(super) fn flush(&self, volume: u16) -> Result<(), Errno> {
         let request = self.begin(volume, 0..0, true)?;
+        // What is in the volume alone is durable there alone.
+        let needs_volume = self.options.durability == Durability::Both || !self.behind.is_empty();
+        // Answered writes are in the volume, so its sync does not wait for the record.
+        let begun = needs_volume.then(|| self.syncs.begin(volume.into()));
         if request.is_recorded() {
             match self.append(&Record::range(Op::Flush, volume, 0, 0)) {
                 Ok(lsn) => self.journal.commit(lsn).map_err(|error| errno_of(&error))?,
@@ -391,11 +395,7 @@ impl Group {
             }
         }
         drop(request);
-        // What is in the volume alone is durable there alone.
-        if self.options.durability == Durability::Journal && self.behind.is_empty() {
-            return self.journal.sync().map_err(|error| errno_of(&error));
-        }
-        self.sync_both(volume.into()..usize::from(volume) + 1)?;
+        self.sync_journal_and(begun)?;
         let state = self.requests.lock();
         if self.options.durability == Durability::Both && ACTIVE_AT_FLUSH < state.log.active().len() {
             drop(self.clean(state)?);
@@ -405,9 +405,14 @@ impl Group {
 
     /// Syncs the journal and volumes at the same time.
     fn sync_both(&self, volumes: Range<usize>) -> Result<(), Errno> {
-        let wanted: Vec<Wanted> = volumes.map(|volume| self.syncs.begin(volume)).collect();
+        let begun: Vec<Wanted> = volumes.map(|volume| self.syncs.begin(volume)).collect();
+        self.sync_journal_and(begun)
+    }
+
+    /// Syncs the journal while syncs of volumes go on; returns when all have ended.
+    fn sync_journal_and(&self, begun: impl IntoIterator<Item = Wanted>) -> Result<(), Errno> {
         let journal = self.journal.sync().map_err(|error| errno_of(&error));
-        let synced = wanted.into_iter().map(|wanted| self.syncs.finish(wanted)).fold(Ok(()), Result::and);
+        let synced = begun.into_iter().map(|wanted| self.syncs.finish(wanted)).fold(Ok(()), Result::and);
         journal.and(synced)
     }
 
