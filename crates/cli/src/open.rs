@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use onefold_cdp::stored::{EMPTY_TAG, INCOMPLETE_TAG};
 use onefold_engine::Error;
 use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
@@ -21,6 +22,7 @@ use onefold_engine::types::{RepositoryId, SessionId};
 use crate::args::SelectionArgs;
 use crate::files;
 use crate::interrupt::Interrupt;
+use crate::json::short_id;
 use crate::output::Output;
 use crate::password::Password;
 use crate::settings::{CacheLocation, Settings};
@@ -117,6 +119,7 @@ impl OpenedSnapshot {
         let commits = trust::read_commits(settings, output, &opened.store)?;
         let (session, snapshot) = find(&commits, args, &name)?;
         let snapshot = snapshot.clone();
+        warn_of_lacks(session, &snapshot, output);
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
         Ok(Self { opened, cache, interrupt, session, snapshot, path: name.path.unwrap_or_default() })
     }
@@ -124,6 +127,17 @@ impl OpenedSnapshot {
     /// Returns a reader of the repository's metadata.
     pub(crate) fn reader(&self, settings: &Settings) -> Result<MetadataReader> {
         metadata_reader(settings, &self.opened.store, &self.cache)
+    }
+}
+
+/// Warns if the images of a checkpoint lack changes of their volumes.
+fn warn_of_lacks(session: SessionId, snapshot: &Snapshot, output: &Output) {
+    let has = |tag: &str| snapshot.tags.iter().any(|other| other == tag);
+    if has(EMPTY_TAG) || has(INCOMPLETE_TAG) {
+        let snapshot = short_id(session);
+        output.warn(&format!(
+            "snapshot {snapshot} ends inside a gap of its history: its images lack changes of the volumes"
+        ));
     }
 }
 

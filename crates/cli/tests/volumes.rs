@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::fixture::{Fixture, Ran, noise};
 
 const SIZE: u64 = 16 << 20;
@@ -392,6 +394,30 @@ fn behind() -> (Volume, Server, Vec<u8>) {
     (volume, server, before)
 }
 
+/// Checks that the checkpoints that end inside a gap, and no others, are said to be incomplete.
+fn check_marked(volume: &Volume, gaps: &[Value]) {
+    let snapshots = volume.fixture.run(["snapshots", "--json"]).code(0).json();
+    let tags = |id: &str| {
+        let found = snapshots
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|snapshot| snapshot["id"].as_str().unwrap().starts_with(id))
+            .unwrap();
+        found["tags"].as_array().unwrap().clone()
+    };
+    let history = volume.fixture.run(["cdp", "history", "stored", "--json"]).code(0).json();
+    for checkpoint in history["checkpoints"].as_array().unwrap() {
+        let (id, last) = (checkpoint["snapshot"].as_str().unwrap(), checkpoint["last_lsn"].as_u64().unwrap());
+        let is_inside =
+            |gap: &Value| gap["from"]["lsn"].as_u64().unwrap() <= last && last < gap["to"]["lsn"].as_u64().unwrap();
+        let is_incomplete = gaps.iter().any(is_inside);
+        assert_eq!(tags(id).iter().any(|tag| tag == "cdp-incomplete"), is_incomplete, "{history}");
+        let listed = volume.fixture.run(["ls", id]).code(0);
+        assert_eq!(listed.stderr().contains("ends inside a gap"), is_incomplete, "{}", listed.stderr());
+    }
+}
+
 /// Waits until everything that is behind is recorded, and checks history and moments.
 fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
     volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
@@ -410,6 +436,7 @@ fn check_healed(volume: &Volume, server: Server, before: &[u8]) {
     let inside = format!("lsn:{}", gaps[0]["from"]["lsn"]);
     volume.fixture.run(["cdp", "restore", "stored", "--at", &inside, "--target", "x"]).code(1).says("is inside a gap");
     assert!(volume.restored("latest") == image && volume.restored("before") == before);
+    check_marked(volume, gaps);
     server.stop();
     assert!(volume.bytes() == image);
 }

@@ -38,6 +38,8 @@ pub(super) struct Stored {
     /// The index.
     pub(super) index: Vec<u8>,
     pub(super) changes: Changes,
+    /// Whether a gap is open after the last record.
+    pub(super) is_in_gap: bool,
 }
 
 /// The last contents of all blocks that records change.
@@ -58,6 +60,7 @@ pub(super) struct Recording<'a, 'w> {
     images: &'a mut [Stream],
     data: RecipeBuilder,
     index: IndexWriter,
+    gaps: GapTracker,
     changes: Changes,
     /// Versions so far.
     versions: u64,
@@ -78,7 +81,8 @@ impl<'a, 'w> Recording<'a, 'w> {
         let blocks = images.iter().map(|_| ExtentMap::default()).collect();
         let changes = Changes { blocks, references: Vec::new() };
         let data = RecipeBuilder::new(store.config.recipe_cut, store.config.recipe_inline_max);
-        Self { writer, streams, images, data, index, changes, versions: 0, zeros: Vec::new() }
+        let gaps = gaps.clone();
+        Self { writer, streams, images, data, index, gaps, changes, versions: 0, zeros: Vec::new() }
     }
 
     fn take_references(&mut self) -> Result<()> {
@@ -95,7 +99,8 @@ impl<'a, 'w> Recording<'a, 'w> {
         self.take_references()?;
         assert!(self.changes.references.len() as u64 == self.versions, "every chunk has a reference");
         let data = self.data.finish(self.writer)?;
-        Ok(Stored { data, index: self.index.take(), changes: self.changes })
+        let is_in_gap = !self.gaps.is_empty();
+        Ok(Stored { data, index: self.index.take(), changes: self.changes, is_in_gap })
     }
 }
 
@@ -111,6 +116,7 @@ impl HistorySink for Recording<'_, '_> {
 
     fn entry(&mut self, entry: &HistoryEntry) -> Result<()> {
         self.index.push(entry);
+        self.gaps.push(entry);
         let blocks = entry.block..entry.block + entry.count;
         let Some(map) = self.changes.blocks.get_mut(usize::from(entry.volume)) else { return Ok(()) };
         match entry.change {

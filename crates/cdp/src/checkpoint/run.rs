@@ -24,8 +24,8 @@ use crate::history::{CheckpointLimits, Cutter, GapTracker, Survey, Surveyor};
 use crate::journal::{Entry, Journal, Lsn, Op};
 use crate::nbd::export::Export;
 use crate::stored::{
-    Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, HISTORY, IMAGE, Stream, Streams, VolumeSpec, data_path, index_path,
-    read_index,
+    Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, HISTORY, IMAGE, INCOMPLETE_TAG, Stream, Streams, VolumeSpec,
+    data_path, index_path, read_index,
 };
 
 /// Modes of files and directories of checkpoints.
@@ -277,7 +277,7 @@ impl Checkpointer {
     ) -> Result<MadeCheckpoint> {
         let Self { store, group, options, streams, .. } = self;
         let (stored, nanoseconds) = record((writer, store), streams, journal, images, base)?;
-        let Stored { data, index, changes } = stored;
+        let Stored { data, index, changes, is_in_gap } = stored;
         let chunk_bytes = INDEX_CHUNK_BYTES.min(store.config.region_bytes);
         let index = writer.stream(chunk_bytes, &mut Cursor::new(index))?;
         let (mut contents, mut whole_images) = (Vec::with_capacity(images.len()), 0);
@@ -299,11 +299,14 @@ impl Checkpointer {
         };
         let time = timestamp(nanoseconds);
         let tree = store_tree(writer, group.names(), contents, Some((base.first, data, index)), time)?;
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             parent: Some(base.parent.snapshot),
             journal: Some(note),
             ..describe(group, &options.program, request, (time, tree))
         };
+        if is_in_gap {
+            snapshot.tags.push(INCOMPLETE_TAG.to_owned());
+        }
         let (session, summary) = commit(writer, group, snapshot)?;
         let versions = base.survey.versions;
         Ok(MadeCheckpoint {

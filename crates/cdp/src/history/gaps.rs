@@ -39,6 +39,11 @@ impl GapTracker {
         (RANGES_MAX + 1) * volumes * 2 * size_of::<OpenGap>()
     }
 
+    /// Returns true if no gap is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Follows an entry. Returns the parts of gaps that it has closed.
     pub fn push(&mut self, entry: &HistoryEntry) -> Vec<OpenGap> {
         let HistoryEntry { lsn, time, volume, change, block, count } = *entry;

@@ -16,7 +16,9 @@ const TAG: &str = "cdp:";
 /// Tag of the checkpoints whose history was thinned.
 pub(crate) const THINNED_TAG: &str = "cdp-thinned";
 /// Tag of an initial checkpoint whose images are holes, since the volumes are on another machine.
-pub(crate) const EMPTY_TAG: &str = "cdp-empty";
+pub const EMPTY_TAG: &str = "cdp-empty";
+/// Tag of a checkpoint that ends inside a gap: its images lack changes that were made until then.
+pub const INCOMPLETE_TAG: &str = "cdp-incomplete";
 /// Most volumes of a group: their numbers have 16 bits.
 const VOLUMES_MAX: usize = 1 << 16;
 /// Longest name of a volume in bytes: that of a file.
@@ -163,7 +165,9 @@ impl Checkpoints {
                 tags: snapshot
                     .tags
                     .iter()
-                    .filter(|tag| !tag.starts_with(TAG) && ![THINNED_TAG, EMPTY_TAG].contains(&tag.as_str()))
+                    .filter(|tag| {
+                        !tag.starts_with(TAG) && ![THINNED_TAG, EMPTY_TAG, INCOMPLETE_TAG].contains(&tag.as_str())
+                    })
                     .cloned()
                     .collect(),
                 is_thinned: snapshot.tags.iter().any(|tag| tag == THINNED_TAG),

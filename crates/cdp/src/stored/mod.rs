@@ -7,8 +7,8 @@ mod group;
 mod interval;
 mod streams;
 
-pub use group::{Checkpoint, Checkpoints, GroupSpec, VolumeSpec};
-pub(crate) use group::{EMPTY_TAG, THINNED_TAG};
+pub(crate) use group::THINNED_TAG;
+pub use group::{Checkpoint, Checkpoints, EMPTY_TAG, GroupSpec, INCOMPLETE_TAG, VolumeSpec};
 pub(crate) use interval::{check_entry, read_index};
 pub use streams::{Stream, Streams};
 
