@@ -271,12 +271,12 @@ pub(crate) struct ReceiveArgs {
 /// Options of checkpoints.
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
-    /// Interval between checkpoints
-    #[arg(long, value_name = "DURATION", default_value = "15m")]
-    pub(crate) checkpoint: String,
-    /// Longest time without a checkpoint, if one would write more metadata than a quarter of the data
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
-    pub(crate) checkpoint_max: String,
+    /// Interval between checkpoints [default: 15m]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) checkpoint: Option<String>,
+    /// Longest time without a checkpoint, if one would write more metadata than a quarter of the data [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) checkpoint_max: Option<String>,
 }
 
 /// Options of `cdp history`.

@@ -19,7 +19,7 @@ use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::named::is_directory;
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
 use crate::commands::cdp::stored::moment_at;
-use crate::commands::cdp::writing::Thins;
+use crate::commands::cdp::writing::{self, Needs};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -38,13 +38,15 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let _lock = group_file::lock(&*disk, &directory).context("stop the server before a restore in place")?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, Thins::No)?;
+    let spec = file.spec()?;
+    let needs = Needs::of_volumes(&spec);
+    let checkpoints = Checkpoints::open(settings, &opened.store, &cache, spec, needs)?;
     let stored =
         checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
-        memory_bytes: settings.memory_bytes / 2,
+        memory_bytes: writing::view_bytes(settings),
     };
     let InUse { group, opened: last, .. } = open_group(&opened.store, &disk, &file, &super::log(output), output)?;
     compare_after_power_cut((&opened.store, &options), &file, (&group, &last), true, output)?;

@@ -22,8 +22,9 @@ use onefold_engine::repo::WriteRequest;
 use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
+use crate::args::cdp::CheckpointArgs;
 use crate::commands::cdp::progress::Progress;
-use crate::commands::cdp::writing::{Thins, Writing};
+use crate::commands::cdp::writing::{Needs, Writing};
 use crate::commands::version::PROGRAM;
 use crate::open::OpenedCache;
 use crate::output::Output;
@@ -105,9 +106,9 @@ impl<'a> Checkpoints<'a> {
         store: &'a Store,
         cache: &'a OpenedCache,
         spec: GroupSpec,
-        thins: Thins,
+        needs: Needs,
     ) -> Result<Self> {
-        let writing = Writing::new(settings, store, cache, thins)?;
+        let writing = Writing::new(settings, store, cache, needs)?;
         let options = CheckpointOptions {
             limits: writing.limits(),
             scratch: cache.scratch(),
@@ -319,10 +320,10 @@ pub(super) fn limit_heap() {
 }
 
 /// Returns the policy that options ask for.
-pub(super) fn policy(checkpoint: &str, longest: &str) -> Result<CheckpointPolicy> {
-    Ok(CheckpointPolicy {
-        interval: text::parse_duration(checkpoint).context("--checkpoint")?,
-        longest: text::parse_duration(longest).context("--checkpoint-max")?,
-        ..CheckpointPolicy::DEFAULT
-    })
+pub(super) fn policy(args: &CheckpointArgs) -> Result<CheckpointPolicy> {
+    let parse = |text: &Option<String>, default| text.as_deref().map_or(Ok(default), text::parse_duration);
+    let default = CheckpointPolicy::DEFAULT;
+    let interval = parse(&args.checkpoint, default.interval).context("--checkpoint")?;
+    let longest = parse(&args.checkpoint_max, default.longest).context("--checkpoint-max")?;
+    Ok(CheckpointPolicy { interval, longest, ..default })
 }

@@ -27,7 +27,7 @@ use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::create;
 use crate::commands::cdp::group_file::{self, GroupFile, VolumeFile};
 use crate::commands::cdp::progress::Progress;
-use crate::commands::cdp::writing::Thins;
+use crate::commands::cdp::writing::{self, Needs};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -39,13 +39,11 @@ use crate::sources::absolute;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long it waits before it tries again to store the initial images.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// Part of the memory budget that a view for comparisons takes: one in so many.
-const VIEW_SHARE: usize = 4;
 
 /// Receives a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs) -> Result<()> {
     checkpoints::limit_heap();
-    let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
+    let policy = checkpoints::policy(&args.checkpoints)?;
     let size = JournalSize::of(parse_size(&args.journal_size).context("--journal-size")? as u64);
     let tls = tls(args)?;
     let opened = open(settings, output)?;
@@ -62,7 +60,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ReceiveArgs)
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
-        memory_bytes: settings.memory_bytes / VIEW_SHARE,
+        memory_bytes: writing::view_bytes(settings),
     };
     let group = Arc::new(ReceivedGroup {
         directory: directory.clone(),
@@ -337,8 +335,9 @@ impl Making<'_> {
 
     /// Stores the initial images if there are none: the volumes are holes until their first records come.
     fn begin(&self, reception: &Reception) -> Result<Checkpoints<'_>> {
-        let mut checkpoints =
-            Checkpoints::open(self.settings, self.store, self.cache, reception.spec().clone(), Thins::No)?;
+        let needs = Needs { views: true, ..Needs::default() };
+        let spec = reception.spec().clone();
+        let mut checkpoints = Checkpoints::open(self.settings, self.store, self.cache, spec, needs)?;
         if checkpoints.last()?.is_none() {
             checkpoints.initial_empty()?;
         }

@@ -79,6 +79,10 @@ pub(super) fn run(
     (directory, disk): (&Path, &Arc<dyn Disk>),
     (file, receiver): (&GroupFile, &ReceiverFile),
 ) -> Result<()> {
+    ensure!(
+        args.checkpoints.checkpoint.is_none() && args.checkpoints.checkpoint_max.is_none(),
+        "the receiver of this group makes its checkpoints: give --checkpoint and --checkpoint-max to `onefold cdp receive`"
+    );
     let peer = Peer { address: receiver.address.clone(), tls: tls(receiver)? };
     let codec = codec(receiver)?;
     let _lock = group_file::lock(&**disk, directory)?;

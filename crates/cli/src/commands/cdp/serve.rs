@@ -20,7 +20,7 @@ use crate::commands::cdp::group_file::{self, GroupFile};
 use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
 use crate::commands::cdp::progress::Progress;
 use crate::commands::cdp::volume_server::start_server;
-use crate::commands::cdp::writing::Thins;
+use crate::commands::cdp::writing::{self, Needs};
 use crate::commands::cdp::{maintenance, scan, sending, sockets, status};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
@@ -31,7 +31,7 @@ use crate::sources::absolute;
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
     checkpoints::limit_heap();
-    let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
+    let policy = checkpoints::policy(&args.checkpoints)?;
     let directory = absolute(&args.group.group)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
     let file = GroupFile::read(&*disk, &directory)?;
@@ -42,8 +42,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let _lock = group_file::lock(&*disk, &directory)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let thins = if file.keep.is_some() { Thins::Yes } else { Thins::No };
-    let mut checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?, thins)?;
+    let spec = file.spec()?;
+    let needs = Needs { thins: file.keep.is_some(), ..Needs::of_volumes(&spec) };
+    let mut checkpoints = Checkpoints::open(settings, &opened.store, &cache, spec, needs)?;
     if let Some(keep) = &file.keep {
         checkpoints.keep(keep.rules().context("group.json")?, (&file.name, GroupId(file.id()?)))?;
     }
@@ -51,7 +52,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
-        memory_bytes: settings.memory_bytes / 2,
+        memory_bytes: writing::view_bytes(settings),
     };
     let InUse { group, origins, opened: last } = open_group(&opened.store, &disk, &file, &log, output)?;
     // Volumes that no checkpoint has are stored below, as they are.

@@ -15,7 +15,7 @@ use crate::commands::cdp::group_file::GroupFile;
 use crate::commands::cdp::keep::KeepFile;
 use crate::commands::cdp::named::is_directory;
 use crate::commands::cdp::stored::timestamp;
-use crate::commands::cdp::writing::{Thins, Writing};
+use crate::commands::cdp::writing::{Needs, Writing};
 use crate::interrupt::Interrupt;
 use crate::json::short_id;
 use crate::open::{OpenedCache, open};
@@ -31,7 +31,7 @@ pub(super) fn run(settings: &Settings, output: &Output, args: &ThinArgs) -> Resu
     let Group { name, id, keep } = find(settings, &opened.store, &args.name)?;
     let rules = KeepFile::of(&args.keep).unwrap_or_default().or(keep).rules()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let writing = Writing::new(settings, &opened.store, &cache, Thins::Yes)?;
+    let writing = Writing::new(settings, &opened.store, &cache, Needs { thins: true, ..Needs::default() })?;
     let trust = if args.trust_times { Trust::Times } else { Trust::Compare };
     let mut thinner = writing.thinner((&name, id), trust)?;
     let plan = thinner.plan(&rules, &text::utc_offset)?;
