@@ -20,6 +20,8 @@ mod lab;
 #[cfg(feature = "lab")]
 mod lab_advise;
 #[cfg(feature = "lab")]
+mod lab_image;
+#[cfg(feature = "lab")]
 mod lab_paper;
 #[cfg(feature = "lab")]
 mod lab_record;

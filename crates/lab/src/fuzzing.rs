@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: every decoder of a trace, and that of LZJB, as a function of bytes.
+//! Entry points for fuzzing: every decoder of a trace, of LZJB, and of a store of an image, as a function of bytes.
 //!
 //! The fuzz targets in `fuzz/` and the test that replays their corpus call the same functions, as they do with
 //! `onefold_engine::testing::fuzzing`, the decoders of repositories. Each returns for any input, without a panic and in
@@ -8,6 +8,7 @@
 use anyhow::Result;
 use onefold_engine::codec::len_u32;
 
+use crate::image::store::fuzzing;
 use crate::trace::block::{BlockHeader, BlockKind, PLAIN_LEN_MAX, decode_events, encode_header};
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
@@ -31,6 +32,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("trace_raw", trace_raw),
     ("trace_csv", trace_csv),
     ("lzjb", lzjb),
+    ("image_checkpoint", fuzzing::checkpoint),
+    ("image_contents", fuzzing::contents),
+    ("image_journal", fuzzing::journal),
 ];
 
 /// Runs a target by name; false if there is none.

@@ -25,6 +25,7 @@ pub mod findings;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 pub mod growth;
+pub mod image;
 pub mod mapped;
 pub mod measure;
 pub mod origin;

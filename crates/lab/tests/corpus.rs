@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz targets of traces and of LZJB, and inputs made from it, on stable Rust.
+//! Replays the corpus of the fuzz targets of traces, LZJB and stores of images, and inputs made from it, on stable Rust.
 //!
 //! No input makes a target panic, or take more memory than a block of a trace.
 
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use onefold_engine::codec::put_varint;
 use onefold_engine::compress::lzjb;
 use onefold_lab::fuzzing::{TARGETS, Target};
+use onefold_lab::image::store::fuzzing::seeds as image_seeds;
 use onefold_lab::stream::Random;
 use onefold_lab::trace::block::{CHUNKS_MAX, Gathered, MARKS_LEN_LIMIT, decode_events, encode_header};
 use onefold_lab::trace::writer::TraceWriter;
@@ -78,6 +79,8 @@ fn memory_slack(target: &str) -> usize {
         "trace_events" => EVENTS_BYTES_MAX,
         // Two readers at a time: stored and plain bytes of a block, and its events.
         "trace" | "trace_blocks" => 2 * (4 << 20) + 2 * EVENTS_BYTES_MAX,
+        // The states of an image: one and a copy, in trees.
+        "image_checkpoint" | "image_contents" | "image_journal" => 256 << 10,
         // The longest header or path, and the writer's block.
         _ => 64 << 10,
     }
@@ -252,6 +255,7 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         lzjb::compress(&plain, &mut bytes);
         seeds.push(("lzjb", name.to_owned(), bytes));
     }
+    seeds.extend(image_seeds().into_iter().map(|(target, name, bytes)| (target, name.to_owned(), bytes)));
     seeds
 }
 

@@ -1,6 +1,6 @@
 //! Devices other than the processor that can find candidates and name chunks, with the kernels in `kernels/`.
 //!
-//! So far this module finds them and tests them; no command uses it.
+//! This module finds them and tests them, and finds duplicates among names for an experiment of the laboratory.
 
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "calls the driver of the device")]
@@ -12,7 +12,7 @@ mod host;
 mod tests;
 
 #[cfg(feature = "cuda")]
-pub use cuda::{list, self_test};
+pub use cuda::{References, list, self_test, with_references};
 
 use std::fmt;
 

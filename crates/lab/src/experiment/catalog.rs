@@ -7,8 +7,11 @@ use crate::experiment::chunking::ChunkingSpec;
 use crate::experiment::compressors::CompressorSpec;
 use crate::experiment::dumps::DumpSpec;
 use crate::experiment::energy::EnergySpec;
+use crate::experiment::halvings::HalvingSpec;
 use crate::experiment::kernels::KernelSpec;
+use crate::experiment::references::ReferenceSpec;
 use crate::experiment::spec::Spec;
+use crate::experiment::steps::StepSpec;
 use crate::files::{Embedded, embedded, from_toml, is_path, names_of, text_of};
 
 /// An experiment.
@@ -26,6 +29,12 @@ pub enum Experiment {
     Dumps(Box<DumpSpec>),
     /// Energy.
     Energy(EnergySpec),
+    /// Steps of two algorithms.
+    Steps(StepSpec),
+    /// Ways to find references.
+    References(ReferenceSpec),
+    /// Halving of an image.
+    Halvings(HalvingSpec),
 }
 
 const EXPERIMENTS: Embedded = embedded! { "experiments":
@@ -33,6 +42,7 @@ const EXPERIMENTS: Embedded = embedded! { "experiments":
     "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
     "pm-inequality-8" "pm-injected" "crossover" "lazy-orders" "dedupcdp-table-1" "dedupcdp-figure-7" "dedupcdp-figure-8"
     "dedupcdp-figure-9" "dedupcdp-figure-10" "dedupcdp-figure-11" "dedupcdp-figure-12"
+    "sobe-table-1" "sobe-figure-4" "sobe-figure-5" "sobe-figure-6"
 };
 
 /// Returns the names of all experiments that are described by a file.
@@ -65,6 +75,9 @@ impl Experiment {
             () if has("compressors") => read!(Self::Compressors, CompressorSpec),
             () if has("dumps") => read!(|spec| Self::Dumps(Box::new(spec)), DumpSpec),
             () if has("energy") => read!(Self::Energy, EnergySpec),
+            () if has("processors") => read!(Self::Steps, StepSpec),
+            () if has("referencing") => read!(Self::References, ReferenceSpec),
+            () if has("halving") => read!(Self::Halvings, HalvingSpec),
             () => Ok(Self::Points(Box::new(Spec::parse(name, text)?))),
         }
     }
@@ -78,6 +91,9 @@ impl Experiment {
             Self::Compressors(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Dumps(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Energy(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Steps(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::References(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Halvings(spec) => [&spec.name, &spec.title, &spec.source],
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`kernels`], [`compressors`],
-//! [`dumps`] and [`energy`] measure other things than points; `compared` judges what the last four find.
+//! [`dumps`], [`energy`], [`steps`], [`references`] and [`halvings`] measure other things than points; `compared` judges what all but the
+//! first of these find.
 
 pub mod catalog;
 pub mod chunking;
@@ -12,10 +13,13 @@ pub mod compressors;
 pub mod data_set;
 pub mod dumps;
 pub mod energy;
+pub mod halvings;
 pub mod inputs;
 pub mod kernels;
 mod plots;
+pub mod references;
 pub mod spec;
+pub mod steps;
 mod tables;
 mod verdict;
 
@@ -80,6 +84,11 @@ pub struct Laboratory {
     inputs: Inputs,
     worker: Worker,
     features: Features,
+}
+
+/// Returns how many processors this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Identity of a run: indexes of data set, device, point and value.
@@ -233,6 +242,19 @@ impl Laboratory {
                 let around = (&self.worker, self.features, Path::new(POWERCAP));
                 let millis = self.sized(spec.quick_millis, spec.millis);
                 let shown = energy::measure(spec, millis, self.rounds(), around, monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Steps(spec) => {
+                let counts = if self.size == Size::Quick { &spec.quick_counts } else { &spec.counts };
+                show(&mut findings, &spec.notes, steps::measure(spec, counts, monitor)?);
+            }
+            Experiment::References(spec) => {
+                let counts = spec.counts_at(self.size);
+                let shown = references::measure(spec, &counts, self.rounds(), processors(), monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Halvings(spec) => {
+                let shown = halvings::measure(spec, spec.bytes_at(self.size), self.rounds(), processors(), monitor)?;
                 show(&mut findings, &spec.notes, shown);
             }
         }

@@ -2,12 +2,14 @@
 
 mod driver;
 mod image;
+mod references;
 mod selftest;
 #[cfg(test)]
 mod tests;
 
 use super::{About, Fault, FaultKind};
 use driver::Driver;
+pub use references::{References, with_references};
 
 /// Lists the devices in the order of their numbers. Returns a fault of the kind `Absent` if there is no driver or no device.
 pub fn list() -> Result<Vec<About>, Fault> {

@@ -4,12 +4,14 @@ use clap::Subcommand;
 
 use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
+use crate::args::lab::image::ImageCommand;
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
 
 pub(crate) mod advise;
 pub(crate) mod chunker;
 pub(crate) mod experiment;
+pub(crate) mod image;
 pub(crate) mod report;
 pub(crate) mod trace;
 
@@ -81,4 +83,10 @@ pub(crate) enum LabCommand {
     /// Sample data and estimate the cost of each chunk size: repository, index, memory, time
     #[command(after_help = examples! { "Compare chunk sizes for a directory": "onefold lab advise ~/documents" })]
     Advise(AdviseArgs),
+    /// Deduplicate the image of a disk, and read and write it in that form
+    #[command(subcommand, after_help = examples! {
+        "Make a store of an image": "onefold lab image pack disk.img disk.store";
+        "Bring the image back": "onefold lab image read disk.store --output disk.img";
+    })]
+    Image(ImageCommand),
 }

@@ -11,6 +11,7 @@ use crate::settings::Settings;
 mod advise;
 mod chunker;
 mod experiment;
+mod image;
 mod report;
 mod trace;
 
@@ -34,5 +35,6 @@ pub(crate) fn run(
         LabCommand::Measure => experiment::measure(output),
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),
+        LabCommand::Image(command) => image::run(settings, output, command),
     }
 }

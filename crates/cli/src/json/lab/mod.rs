@@ -2,5 +2,6 @@
 
 pub(crate) mod advise;
 pub(crate) mod experiment;
+pub(crate) mod image;
 pub(crate) mod report;
 pub(crate) mod trace;

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    assert!(onefold_lab::fuzzing::run("image_journal", bytes), "the target exists");
+});
