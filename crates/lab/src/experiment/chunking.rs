@@ -12,8 +12,7 @@ use serde::Deserialize;
 
 use crate::chunkers::Algorithm;
 use crate::counts::float;
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples, judge};
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE, judge};
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::point::dimension::unknown;
 
@@ -187,7 +186,7 @@ fn growth(spec: &ChunkingSpec, algorithm: Algorithm, curve: &[(f64, Samples)], p
         }
         let Some(speeds) = of_threads(float(*threads as u64)) else { continue };
         let what = format!("{chunker} with {threads} threads is so many times as fast as with one");
-        let bound = Bound::ratio(*times, *times, spec::TOLERANCE);
+        let bound = Bound::ratio(*times, *times, TOLERANCE);
         let remark = format!("The paper's machine has {cores} cores, this one {processors}.");
         claim(what, &bound, "", speeds.divided(single), *cores <= processors, &remark);
     }

@@ -12,8 +12,7 @@ use crate::coprocessor::kernel::{Kernel, KernelDone, KernelJob};
 use crate::coprocessor::worker::{Done, Job, Worker};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples};
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
 use crate::findings::{Cell, Plot, PlotKind, Series, Table};
 
 /// An experiment on kernels.
@@ -208,7 +207,7 @@ fn claims(spec: &KernelSpec, rates: &Rates, (worker, features): (&Worker, Featur
             )
         };
         if let Some(published) = spec.published.iter().find(|it| it.kernel == kernel) {
-            let bound = Bound::ratio(published.times, published.times, spec::TOLERANCE);
+            let bound = Bound::ratio(published.times, published.times, TOLERANCE);
             let found = times(rates, kernel, spec.claimed, Code::Baseline);
             claims.push(Compared {
                 what: what(Code::Baseline),

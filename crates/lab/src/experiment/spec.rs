@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::experiment::verdict::TOLERANCE;
 use crate::files::from_toml;
 use crate::findings::PlotKind;
 use crate::measure::{MEASURES, Measure};
@@ -239,10 +240,6 @@ pub struct ClaimSpec {
     /// Requirements on a run, without which the effect cannot be seen.
     pub requires: Option<Requirement>,
 }
-
-/// Factor by which a number may differ from the paper's by default. Repetitions of a run differ by up to a tenth on a shared
-/// machine; a stream that is made up and another processor add more.
-pub(super) const TOLERANCE: f64 = 1.25;
 
 impl ClaimSpec {
     /// Returns the factor by which the number may differ.
