@@ -346,6 +346,37 @@ fn hashes_and_ciphers_run_with_and_without_instructions_in_processes_of_their_ow
 }
 
 #[test]
+fn kernels_and_fingerprints_are_measured_by_instructions_and_a_device_that_is_not_there_is_not_judged() {
+    let fixture = Fixture::without_repository(None);
+    let found = fixture.run(["lab", "paper", "instructions", "--quick", "--json"]).code(0).json();
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    let rate = |of: &str, code: &str| {
+        let row = rows.iter().find(|row| row[0] == of && row[1] == code);
+        row.unwrap_or_else(|| panic!("no {of}, {code} in {rows:?}"))[2].as_f64()
+    };
+    for of in ["blake3", "gear"] {
+        assert!(rate(of, "portable").is_some_and(|rate| 1.0 < rate));
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        assert!(["sha-1", "sha-256", "aes-256-gcm"].iter().all(|of| rate(of, "baseline").is_some()));
+        assert_eq!(rate("gear", "avx2").is_some(), std::is_x86_feature_detected!("avx2"));
+        assert_eq!(rate("blake3", "avx-512, many chunks").is_some(), std::is_x86_feature_detected!("avx512f"));
+        assert_eq!(rate("blake3", "neon"), None);
+    }
+    let found = fixture.run(["lab", "paper", "lazy-table-9", "--quick", "--json"]).code(0).json();
+    let on_device = found["tables"][0]["rows"].as_array().unwrap().iter().filter(|row| row[1] == "device");
+    let on_device: Vec<_> = on_device.collect();
+    assert!(on_device.len() == 3 && on_device.iter().all(|row| row[3].is_string()), "{on_device:?}");
+    let verdicts = verdicts(&found);
+    assert_eq!(
+        verdicts[0],
+        ("SHA-1 on a device is so many times as fast as in one thread of the processor", "cannot-be-shown")
+    );
+    assert!(verdicts[2..].iter().any(|(_, verdict)| *verdict != "cannot-be-shown"), "{verdicts:?}");
+}
+
+#[test]
 fn compressors_and_dumps_are_those_of_the_inputs() {
     let fixture = Fixture::without_repository(None);
     let run = ["lab", "paper", "dedupcdp-figure-9", "dedupcdp-figure-10", "dedupcdp-figure-11", "dedupcdp-figure-12"];

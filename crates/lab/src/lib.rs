@@ -37,5 +37,6 @@ pub mod report;
 pub mod run;
 pub mod schedules;
 pub mod stream;
+mod together;
 pub mod trace;
 pub mod trial;

@@ -144,10 +144,11 @@ pub(super) fn measure(
     })
 }
 
-fn kernel_done(done: Done) -> Result<KernelDone> {
+/// Returns the result of a kernel.
+pub(super) fn kernel_done(done: Done) -> Result<KernelDone> {
     match done {
         Done::Kernel(done) => Ok(done),
-        Done::Pipeline(_) => bail!("the result of another job"),
+        Done::Pipeline(_) | Done::Fingerprint(_) => bail!("the result of another job"),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Experiments: what papers measured, measured again, and what none has measured.
 //!
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
-//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`kernels`], [`compressors`],
-//! [`dumps`] and [`energy`] measure other things than points; `compared` judges what the last four find.
+//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`fingerprints`], [`kernels`],
+//! [`instructions`], [`compressors`], [`dumps`] and [`energy`] measure other things than points; `compared` judges what all but the first find.
+//! `device` has the rows of devices.
 
 pub mod catalog;
 pub mod chunking;
@@ -10,9 +11,12 @@ mod claims;
 mod compared;
 pub mod compressors;
 pub mod data_set;
+mod device;
 pub mod dumps;
 pub mod energy;
+pub mod fingerprints;
 pub mod inputs;
+pub mod instructions;
 pub mod kernels;
 mod plots;
 mod results;
@@ -148,6 +152,18 @@ impl Laboratory {
                 let (worker, features) = (&self.worker, self.features);
                 let millis = self.sized(spec.quick_millis, spec.millis);
                 let shown = kernels::measure(spec, millis, self.rounds(), (worker, features), monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Instructions(spec) => {
+                let around = (&self.worker, self.features);
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                let shown = instructions::measure(spec, millis, self.rounds(), around, monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Fingerprints(spec) => {
+                let around = (&self.worker, self.features);
+                let mebibytes = self.sized(spec.quick_mib, spec.mib);
+                let shown = fingerprints::measure(spec, mebibytes, self.rounds(), around, monitor)?;
                 show(&mut findings, &spec.notes, shown);
             }
             Experiment::Compressors(spec) => {
@@ -370,9 +386,16 @@ impl Laboratory {
 
 /// Adds what an experiment shows to its notes.
 fn show(findings: &mut Findings, notes: &[String], shown: Shown) {
-    let Shown { notes: further, tables, plots, claims } = shown;
-    findings.notes = notes.iter().cloned().chain(further).collect();
-    (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
+    findings.notes = notes.to_vec();
+    add(findings, shown);
+}
+
+/// Adds what is shown to findings.
+fn add(findings: &mut Findings, Shown { notes, tables, plots, claims }: Shown) {
+    findings.notes.extend(notes);
+    findings.tables.extend(tables);
+    findings.plots.extend(plots);
+    findings.claims.extend(claims);
 }
 
 /// Returns true if a point is run on a device.
