@@ -35,7 +35,7 @@ pub enum Experiment {
 }
 
 const EXPERIMENTS: Embedded = embedded! { "experiments":
-    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-table-9" "lazy-figure-12"
+    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-table-9" "lazy-figure-9" "lazy-figure-12"
     "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
     "pm-inequality-8" "pm-injected" "crossover" "lazy-orders" "dedupcdp-table-1" "dedupcdp-figure-7" "dedupcdp-figure-8"
     "dedupcdp-figure-9" "dedupcdp-figure-10" "dedupcdp-figure-11" "dedupcdp-figure-12" "instructions"

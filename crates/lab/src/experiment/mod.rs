@@ -3,7 +3,7 @@
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`fingerprints`], [`kernels`],
 //! [`instructions`], [`compressors`], [`dumps`] and [`energy`] measure other things than points; `compared` judges what all but the first find.
-//! `device` has the rows of devices.
+//! [`stages`] adds the stages around identification to points, and `device` has the rows of devices.
 
 pub mod catalog;
 pub mod chunking;
@@ -21,6 +21,7 @@ pub mod kernels;
 mod plots;
 mod results;
 pub mod spec;
+pub mod stages;
 mod tables;
 mod verdict;
 
@@ -45,6 +46,7 @@ use crate::experiment::dumps::{Around, DumpSpec};
 use crate::experiment::inputs::Inputs;
 pub(crate) use crate::experiment::results::{Results, RunId};
 use crate::experiment::spec::{PointSpec, Sensitivity, Spec};
+use crate::experiment::stages::StageSpec;
 use crate::experiment::verdict::Samples;
 use crate::findings::{Findings, Origin, Table};
 use crate::measure::Measured;
@@ -141,6 +143,9 @@ impl Laboratory {
                 findings.tables.extend(self.sensitivity(&results, monitor)?);
                 findings.plots = plots::plots(&results)?;
                 findings.claims = claims::claims(&results, &|id, measure| results.samples(id, measure))?;
+                if let Some(stages) = &spec.stages {
+                    add(&mut findings, self.stages(stages, &results, monitor)?);
+                }
             }
             Experiment::Chunking(spec) => {
                 let mebibytes = if self.size == Size::Quick { spec.quick_mib } else { spec.mib };
@@ -190,6 +195,14 @@ impl Laboratory {
 
     fn rounds(&self) -> u32 {
         if self.size == Size::Quick { self.repetitions } else { self.repetitions.max(ROUNDS_MIN) }
+    }
+
+    /// Measures the stages around identification.
+    fn stages(&self, spec: &StageSpec, results: &Results<'_>, monitor: &dyn Monitor) -> Result<Shown> {
+        let (worker, features, scratch) = (&self.worker, self.features, &*self.scratch);
+        let is_quick = self.size == Size::Quick;
+        let around = stages::Around { worker, features, scratch, is_quick, rounds: self.rounds(), monitor };
+        stages::measure(spec, results, &around)
     }
 
     /// Takes dumps through a deduplication server.

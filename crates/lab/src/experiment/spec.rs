@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::experiment::stages::StageSpec;
 use crate::experiment::verdict::TOLERANCE;
 use crate::files::from_toml;
 use crate::findings::PlotKind;
@@ -53,6 +54,8 @@ pub struct Spec {
     /// Values stated by the paper.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// Stages of a backup around identification, which are measured by themselves.
+    pub stages: Option<StageSpec>,
     /// Other streams with which one comparison is repeated.
     pub sensitivity: Option<Sensitivity>,
     /// Claims.
@@ -368,6 +371,11 @@ impl Spec {
             published.value.iter().try_for_each(value)?;
         }
         self.check_claims()?;
+        if let Some(stages) = &self.stages {
+            let points: Vec<_> = self.points.iter().map(|point| &*point.name).collect();
+            stages.check(&points, &self.data_sets)?;
+            ensure!(self.vary.is_none() && self.devices.len() == 1, "stages: of one device, and nothing is varied");
+        }
         if let Some(vary) = &self.vary {
             let (values, with) = (vary.values.len(), vary.with.len());
             ensure!(values == vary.numbers.len(), "vary: as many numbers as values");
