@@ -3,7 +3,7 @@
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`fingerprints`], [`kernels`],
 //! [`instructions`], [`compressors`], [`dumps`] and [`energy`] measure other things than points; `compared` judges what all but the first find.
-//! [`stages`] adds the stages around identification to points, and `device` has the rows of devices.
+//! [`scaling`] measures threads for `lab scaling`. [`stages`] adds the stages around identification to points, and `device` has the rows of devices.
 
 pub mod catalog;
 pub mod chunking;
@@ -20,6 +20,7 @@ pub mod instructions;
 pub mod kernels;
 mod plots;
 mod results;
+pub mod scaling;
 pub mod spec;
 pub mod stages;
 mod tables;
