@@ -5,8 +5,7 @@
 
 use anyhow::Result;
 
-use crate::experiment::spec::{ClaimKind, ClaimSpec, RatioClaim, Requirement};
-use crate::experiment::tables::names;
+use crate::experiment::spec::{ClaimKind, ClaimSpec, RatioClaim, Requirement, names};
 use crate::experiment::verdict::{Bound, Judged, LEAST_FACTOR, Samples, judge};
 use crate::experiment::{Results, RunId};
 use crate::files::is_path;

@@ -47,7 +47,7 @@ use crate::experiment::dumps::{Around, DumpSpec};
 use crate::experiment::inputs::Inputs;
 pub(crate) use crate::experiment::results::{Results, RunId};
 use crate::experiment::spec::{PointSpec, Sensitivity, Spec};
-use crate::experiment::stages::StageSpec;
+use crate::experiment::stages::spec::StageSpec;
 use crate::experiment::verdict::Samples;
 use crate::findings::{Findings, Origin, Table};
 use crate::measure::Measured;

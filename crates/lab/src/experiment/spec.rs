@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::experiment::stages::StageSpec;
+use crate::experiment::stages::spec::StageSpec;
 use crate::experiment::verdict::TOLERANCE;
 use crate::files::from_toml;
 use crate::findings::PlotKind;
@@ -438,4 +438,9 @@ fn is_among(kind: &str, name: &String, names: &[String]) -> Result<()> {
 /// Returns the measure of this name.
 pub fn measure(name: &str) -> Result<&'static Measure> {
     Measure::named(name).ok_or_else(|| unknown("measure", name, MEASURES.iter().map(|measure| measure.name)))
+}
+
+/// Returns true if a list contains a name; an empty list contains all.
+pub(super) fn names(list: &[String], name: &str) -> bool {
+    list.is_empty() || list.iter().any(|other| other == name)
 }

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{PublishedShares, STAGES, Seconds, Speeds, StageSpec, StepSpec, unique_share};
+use super::spec::{PublishedShares, StageSpec, StepSpec};
+use super::{STAGES, Seconds, Speeds, unique_share};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
 use crate::experiment::verdict::{Bound, Samples, TOLERANCE};

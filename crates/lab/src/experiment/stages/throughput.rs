@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{STAGES, Seconds, Speeds, StageSpec, unique_share};
+use super::spec::StageSpec;
+use super::{STAGES, Seconds, Speeds, unique_share};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
 use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
@@ -162,7 +163,7 @@ mod tests {
                 let last = if id.point == eager { eager_last } else { 600 };
                 run(&[(100_000_000, first), (100_000_000, last)])
             });
-            let rates = |step: &super::super::StepSpec| Rates {
+            let rates = |step: &super::super::spec::StepSpec| Rates {
                 chunk: Some(250.0),
                 fingerprint: (!step.on_device).then_some(1000.0),
             };
