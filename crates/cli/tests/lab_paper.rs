@@ -1,4 +1,4 @@
-//! `lab run`, `lab presets`, `lab paper`: ways of finding duplicates, on traces and in experiments.
+//! `lab run`, `lab presets`, `lab paper`, `lab scaling`: ways of finding duplicates, on traces and in experiments.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -160,6 +160,52 @@ fn regret_is_measured_on_traces_and_adversarial_streams() {
         (vec!["regret", "trace", "--output", "results"], "regret.json: File exists"),
     ] {
         let refused = fixture.run([vec!["lab"], arguments.clone()].concat()).code(1);
+        assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
+    }
+}
+
+#[test]
+fn threads_and_the_sequencer_are_measured_and_wrong_sizes_are_refused() {
+    let fixture = Fixture::without_repository(None);
+    let scaling = [
+        "lab",
+        "scaling",
+        "--threads",
+        "1,256",
+        "--bytes",
+        "4M",
+        "--chunks",
+        "3000",
+        "--rounds",
+        "1",
+        "--scratch",
+        ".",
+    ];
+    let found = fixture.run(scaling.into_iter().chain(["--output", "results", "--json"])).code(0).json();
+    assert_eq!((&found["message_type"], &found["experiment"]), (&json!("findings"), &json!("scaling")));
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    assert!(rows.len() == 1 && rows[0].as_array().unwrap().iter().all(|cell| 0.0 < cell.as_f64().unwrap()), "{rows:?}");
+    assert!(found["notes"].to_string().contains("larger numbers were left out"), "{}", found["notes"]);
+    for name in ["scaling.json", "scaling.csv", "report.html"] {
+        assert!(fixture.path("results").join(name).exists(), "{name}");
+    }
+    let text = fixture.run(scaling).code(0);
+    assert!(text.stdout().contains("submit, known chunks"), "{}", text.stdout());
+    let csv = fixture.run(scaling.into_iter().chain(["--csv"])).code(0);
+    assert!(csv.stdout().contains("\"Sequencer alone, chunks of 8192 bytes\","), "{}", csv.stdout());
+    // Nothing is left of the runs.
+    let entries = fs::read_dir(fixture.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = entries.filter(|name| name.to_string_lossy().starts_with("onefold-lab-")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    for (arguments, sentence) in [
+        (["--threads", "0"], "--threads: 1 to 256, not 0"),
+        (["--average", "5000"], "--average: 512 to 65536 bytes, a power of two"),
+        (["--bytes", "1K"], "--bytes: at least"),
+        (["--bytes", "x"], "--bytes"),
+        (["--output", "results"], "scaling.json: File exists"),
+        (["--scratch", "nothing"], "nothing"),
+    ] {
+        let refused = fixture.run(["lab", "scaling"].into_iter().chain(arguments)).code(1);
         assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
     }
 }
@@ -343,6 +389,37 @@ fn hashes_and_ciphers_run_with_and_without_instructions_in_processes_of_their_ow
             assert!(rows.iter().all(|row| row[6].as_f64().is_some_and(|times| 1.5 < times)), "{rows:?}");
         }
     }
+}
+
+#[test]
+fn kernels_and_fingerprints_are_measured_by_instructions_and_a_device_that_is_not_there_is_not_judged() {
+    let fixture = Fixture::without_repository(None);
+    let found = fixture.run(["lab", "paper", "instructions", "--quick", "--json"]).code(0).json();
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    let rate = |of: &str, code: &str| {
+        let row = rows.iter().find(|row| row[0] == of && row[1] == code);
+        row.unwrap_or_else(|| panic!("no {of}, {code} in {rows:?}"))[2].as_f64()
+    };
+    for of in ["blake3", "gear"] {
+        assert!(rate(of, "portable").is_some_and(|rate| 1.0 < rate));
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        assert!(["sha-1", "sha-256", "aes-256-gcm"].iter().all(|of| rate(of, "baseline").is_some()));
+        assert_eq!(rate("gear", "avx2").is_some(), std::is_x86_feature_detected!("avx2"));
+        assert_eq!(rate("blake3", "avx-512, many chunks").is_some(), std::is_x86_feature_detected!("avx512f"));
+        assert_eq!(rate("blake3", "neon"), None);
+    }
+    let found = fixture.run(["lab", "paper", "lazy-table-9", "--quick", "--json"]).code(0).json();
+    let on_device = found["tables"][0]["rows"].as_array().unwrap().iter().filter(|row| row[1] == "device");
+    let on_device: Vec<_> = on_device.collect();
+    assert!(on_device.len() == 3 && on_device.iter().all(|row| row[3].is_string()), "{on_device:?}");
+    let verdicts = verdicts(&found);
+    assert_eq!(
+        verdicts[0],
+        ("SHA-1 on a device is so many times as fast as in one thread of the processor", "cannot-be-shown")
+    );
+    assert!(verdicts[2..].iter().any(|(_, verdict)| *verdict != "cannot-be-shown"), "{verdicts:?}");
 }
 
 #[test]

@@ -38,5 +38,6 @@ pub mod report;
 pub mod run;
 pub mod schedules;
 pub mod stream;
+mod together;
 pub mod trace;
 pub mod trial;

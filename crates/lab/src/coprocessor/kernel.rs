@@ -19,7 +19,7 @@ const STEP_BYTES: usize = 1 << 20;
 /// Length of the blocks of AES, of which a block of a measurement has a whole number.
 const AES_BLOCK_BYTES: usize = 16;
 /// Longest measurement, in milliseconds.
-const MILLIS_MAX: u64 = 60_000;
+pub(crate) const MILLIS_MAX: u64 = 60_000;
 
 /// A hash or a cipher.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -13,8 +13,10 @@ use onefold_engine::monitor::Monitor;
 use serde::{Deserialize, Serialize};
 
 use crate::coprocessor::code::{Code, VARIABLE};
+use crate::coprocessor::fingerprint::{FingerprintDone, FingerprintJob};
 use crate::coprocessor::kernel::{KernelDone, KernelJob};
 use crate::coprocessor::pipeline::{PipelineDone, PipelineJob};
+use crate::coprocessor::vector::VectorJob;
 
 /// Longest job and longest result, as JSON: the results of a hundred thousand intervals.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
@@ -31,6 +33,10 @@ pub enum Job {
     Kernel(KernelJob),
     /// Takes dumps through a deduplication server.
     Pipeline(PipelineJob),
+    /// Finds boundaries or names chunks with one of this program's kernels.
+    Vector(VectorJob),
+    /// Names chunks on several threads.
+    Fingerprint(FingerprintJob),
 }
 
 /// Its result.
@@ -41,6 +47,8 @@ pub enum Done {
     Kernel(KernelDone),
     /// Of a pipeline.
     Pipeline(PipelineDone),
+    /// Of threads that name chunks.
+    Fingerprint(FingerprintDone),
 }
 
 impl Job {
@@ -49,6 +57,8 @@ impl Job {
         match self {
             Self::Kernel(job) => job.perform().map(Done::Kernel),
             Self::Pipeline(job) => job.perform(monitor).map(Done::Pipeline),
+            Self::Vector(job) => job.perform().map(Done::Kernel),
+            Self::Fingerprint(job) => job.perform().map(Done::Fingerprint),
         }
     }
 }

@@ -7,7 +7,9 @@ use crate::experiment::chunking::ChunkingSpec;
 use crate::experiment::compressors::CompressorSpec;
 use crate::experiment::dumps::DumpSpec;
 use crate::experiment::energy::EnergySpec;
+use crate::experiment::fingerprints::FingerprintSpec;
 use crate::experiment::halvings::HalvingSpec;
+use crate::experiment::instructions::InstructionSpec;
 use crate::experiment::kernels::KernelSpec;
 use crate::experiment::references::ReferenceSpec;
 use crate::experiment::spec::Spec;
@@ -23,6 +25,10 @@ pub enum Experiment {
     Chunking(ChunkingSpec),
     /// Hashes and ciphers, with the processor's instructions and without.
     Kernels(KernelSpec),
+    /// All computations of a backup, with each kind of instructions.
+    Instructions(InstructionSpec),
+    /// Hashes that name chunks, on several threads and on a device.
+    Fingerprints(FingerprintSpec),
     /// Compressors.
     Compressors(CompressorSpec),
     /// Dumps of memory through a deduplication server.
@@ -38,10 +44,10 @@ pub enum Experiment {
 }
 
 const EXPERIMENTS: Embedded = embedded! { "experiments":
-    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
+    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-table-9" "lazy-figure-9" "lazy-figure-12"
     "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
     "pm-inequality-8" "pm-injected" "crossover" "lazy-orders" "dedupcdp-table-1" "dedupcdp-figure-7" "dedupcdp-figure-8"
-    "dedupcdp-figure-9" "dedupcdp-figure-10" "dedupcdp-figure-11" "dedupcdp-figure-12"
+    "dedupcdp-figure-9" "dedupcdp-figure-10" "dedupcdp-figure-11" "dedupcdp-figure-12" "instructions"
     "sobe-table-1" "sobe-figure-4" "sobe-figure-5" "sobe-figure-6"
 };
 
@@ -72,6 +78,8 @@ impl Experiment {
         match () {
             () if has("chunkers") => read!(Self::Chunking, ChunkingSpec),
             () if has("kernels") => read!(Self::Kernels, KernelSpec),
+            () if has("computations") => read!(Self::Instructions, InstructionSpec),
+            () if has("fingerprints") => read!(Self::Fingerprints, FingerprintSpec),
             () if has("compressors") => read!(Self::Compressors, CompressorSpec),
             () if has("dumps") => read!(|spec| Self::Dumps(Box::new(spec)), DumpSpec),
             () if has("energy") => read!(Self::Energy, EnergySpec),
@@ -88,6 +96,8 @@ impl Experiment {
             Self::Points(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Chunking(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Kernels(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Instructions(spec) => [&spec.name, &spec.title, &spec.source],
+            Self::Fingerprints(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Compressors(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Dumps(spec) => [&spec.name, &spec.title, &spec.source],
             Self::Energy(spec) => [&spec.name, &spec.title, &spec.source],

@@ -1,9 +1,5 @@
 //! Speed of chunking on several threads: figure 13 of Ma et al., "Lazy Exact Deduplication".
 
-use std::sync::mpsc::channel;
-use std::sync::{PoisonError, RwLock};
-use std::time::Instant;
-
 use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::cut::StreamCutter;
 use onefold_engine::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
@@ -12,17 +8,16 @@ use serde::Deserialize;
 
 use crate::chunkers::Algorithm;
 use crate::counts::float;
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples, judge};
+use crate::experiment::device;
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE, judge};
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::point::dimension::unknown;
+use crate::together::{THREADS_MAX, Taken, processors, together};
 
 /// Bytes that a thread cuts again and again: more than its cache.
 const NOISE_BYTES: usize = 16 << 20;
 /// Bytes that a cutter is given at a time, as in a recording.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Most threads.
-const THREADS_MAX: usize = 256;
 
 /// An experiment on chunking.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -91,14 +86,16 @@ impl ChunkingSpec {
     }
 
     fn algorithms(&self) -> Result<Vec<Algorithm>> {
-        let named = |name: &String| {
-            let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name() == name);
-            found.ok_or_else(|| unknown("chunker", name, ALGORITHMS.iter().map(|algorithm| algorithm.name())))
-        };
-        let algorithms = self.chunkers.iter().map(named).collect::<Result<Vec<_>>>()?;
-        algorithms.iter().try_for_each(|algorithm| algorithm.check_average(self.average))?;
-        Ok(algorithms)
+        self.chunkers.iter().map(|name| named(name, self.average)).collect()
     }
+}
+
+/// Returns the chunker of this name, if it can cut chunks of this average.
+pub(super) fn named(name: &str, average: u32) -> Result<Algorithm> {
+    let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name() == name);
+    let found = found.ok_or_else(|| unknown("chunker", name, ALGORITHMS.iter().map(|algorithm| algorithm.name())))?;
+    found.check_average(average)?;
+    Ok(found)
 }
 
 /// Speeds in MB/s: for each chunker, at each number of threads.
@@ -116,8 +113,9 @@ pub(super) fn measure(
     repetitions: u32,
     monitor: &dyn Monitor,
 ) -> Result<Speeds> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let columns = ["chunker", "threads", "MB/s", "times one thread"].map(str::to_owned).to_vec();
+    let processors = processors();
+    let columns =
+        ["chunker", "threads", "MB/s", "times one thread", "processor seconds per GB"].map(str::to_owned).to_vec();
     let mut table = Table { title: "Figure 13".to_owned(), columns, rows: Vec::new() };
     let (mut series, mut claims) = (Vec::new(), Vec::new());
     for algorithm in spec.algorithms()? {
@@ -127,8 +125,12 @@ pub(super) fn measure(
             if monitor.is_interrupted() {
                 return Err(onefold_engine::Error::Interrupted.into());
             }
-            let speeds = (0..repetitions.max(1)).map(|_| speed(algorithm, spec.average, threads, mebibytes));
-            let speeds = Samples(speeds.collect::<Result<_>>()?);
+            let (mut speeds, mut costs) = (Samples::default(), Samples::default());
+            for _ in 0..repetitions.max(1) {
+                let taken = cut(algorithm, spec.average, threads, mebibytes)?;
+                speeds.0.push(taken.rate());
+                costs.0.push(taken.processor_per_gigabyte());
+            }
             let speed = speeds.median().context("a chunker without a run")?;
             curve.push((float(threads as u64), speeds));
             monitor.note(&format!("{}: {}, {threads} threads: {speed:.0} MB/s", spec.name, algorithm.name()));
@@ -139,11 +141,14 @@ pub(super) fn measure(
                 Cell::Count(threads as u64),
                 Cell::Number(speed),
                 Cell::Number(speed / single),
+                Cell::of(costs.median(), false),
             ]);
         }
         claims.extend(growth(spec, algorithm, &curve, processors));
         series.push(Series { name: algorithm.name().to_owned(), is_published: false, points });
     }
+    let on_device = [Cell::Text("gear".to_owned()), Cell::Text(device::TITLE.to_owned())];
+    table.rows.push(on_device.into_iter().chain(device::cells(3)).collect());
     let axis = |title: &str| Axis { title: title.to_owned(), is_logarithmic: false, names: Vec::new() };
     let plot =
         Plot { title: "Chunking".to_owned(), x: axis("threads"), y: axis("MB/s"), kind: PlotKind::Lines, series };
@@ -187,52 +192,33 @@ fn growth(spec: &ChunkingSpec, algorithm: Algorithm, curve: &[(f64, Samples)], p
         }
         let Some(speeds) = of_threads(float(*threads as u64)) else { continue };
         let what = format!("{chunker} with {threads} threads is so many times as fast as with one");
-        let bound = Bound::ratio(*times, *times, spec::TOLERANCE);
+        let bound = Bound::ratio(*times, *times, TOLERANCE);
         let remark = format!("The paper's machine has {cores} cores, this one {processors}.");
         claim(what, &bound, "", speeds.divided(single), *cores <= processors, &remark);
     }
     claims
 }
 
-/// Returns the MB/s of `threads` threads that cut `mebibytes` MiB each.
-fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
+/// Cuts `mebibytes` MiB in each of so many threads.
+pub(super) fn cut(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<Taken> {
     let blocks = (mebibytes << 20) / BLOCK_BYTES;
-    // Closed until every thread is ready. When a thread is refused, the gate opens and the others end.
-    let gate = RwLock::new(());
-    let (ready, all_ready) = channel();
-    let taken = std::thread::scope(|scope| -> Result<std::time::Duration> {
-        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-        let workers = (0..threads)
-            .map(|number| {
-                let (gate, ready) = (&gate, ready.clone());
-                let cut = move || {
-                    let mut noise = vec![0; NOISE_BYTES];
-                    blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut noise);
-                    let mut cutter = cutter(algorithm, average);
-                    let (mut cuts, mut chunks) = (Vec::new(), 0);
-                    // The receiver lives as long as the scope.
-                    let _received = ready.send(());
-                    drop(gate.read());
-                    for block in noise.chunks(BLOCK_BYTES).cycle().take(blocks) {
-                        cuts.clear();
-                        cutter.advance(block, &mut cuts);
-                        chunks += cuts.len();
-                    }
-                    chunks
-                };
-                std::thread::Builder::new().spawn_scoped(scope, cut).context("start a thread that cuts")
-            })
-            .collect::<Result<Vec<_>>>()?;
-        (0..threads).try_for_each(|_| all_ready.recv()).context("wait for the threads that cut")?;
-        let start = Instant::now();
-        drop(closed);
-        for worker in workers {
-            let chunks = worker.join().ok().context("a thread that cuts")?;
-            ensure!(chunks != 0, "{} cut nothing", algorithm.name());
+    let prepare = |number: usize| {
+        let mut noise = vec![0; NOISE_BYTES];
+        blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut noise);
+        Ok(noise)
+    };
+    let work = |noise: Vec<u8>| {
+        let mut cutter = cutter(algorithm, average);
+        let (mut cuts, mut chunks) = (Vec::new(), 0);
+        for block in noise.chunks(BLOCK_BYTES).cycle().take(blocks) {
+            cuts.clear();
+            cutter.advance(block, &mut cuts);
+            chunks += cuts.len();
         }
-        Ok(start.elapsed())
-    })?;
-    Ok(float((threads * blocks * BLOCK_BYTES) as u64) / 1e6 / taken.as_secs_f64().max(1e-9))
+        ensure!(chunks != 0, "{} cut nothing", algorithm.name());
+        Ok((blocks * BLOCK_BYTES) as u64)
+    };
+    together(threads, prepare, work)
 }
 
 fn cutter(algorithm: Algorithm, average: u32) -> Box<dyn StreamCutter> {
@@ -293,7 +279,8 @@ mod tests {
         };
         spec.check().unwrap();
         let Speeds { tables, plots, claims } = measure(&spec, 2, 2, &Silent).unwrap();
-        assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len(), ALGORITHMS.len() + 1));
+        assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len() + 1, ALGORITHMS.len() + 1));
+        assert!(tables[0].rows.iter().all(|row| row.len() == tables[0].columns.len()));
         assert_eq!(
             claims
                 .iter()

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::counts::float;
-use crate::experiment::spec::measure;
-use crate::experiment::tables::names;
+use crate::experiment::spec::{measure, names};
 use crate::files::{Embedded, embedded, from_toml, text_of, text_of_path};
 use crate::stream::{Lags, Part, Runs, Stream};
 

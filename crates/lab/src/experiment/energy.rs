@@ -14,8 +14,7 @@ use crate::coprocessor::worker::{Done, Job, Worker};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown};
 use crate::experiment::kernels::{codes, words_of_codes};
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples};
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
 use crate::findings::{Axis, Cell, Plot, PlotKind, Series, Table};
 
 /// In place of a number that the machine does not give.
@@ -230,7 +229,7 @@ fn claims(
         let stated = slow.joules() / fast.joules();
         claims.push(Compared {
             what: "energy for a GB without instructions to that with them".to_owned(),
-            bound: Bound::ratio(stated, stated, spec::TOLERANCE),
+            bound: Bound::ratio(stated, stated, TOLERANCE),
             unprinted: "",
             missing: missing().or_else(|| unreadable(&with.joules)),
             found: without.joules.divided(&with.joules),
@@ -239,7 +238,7 @@ fn claims(
         let (least, most) = (fast.idle().min(slow.idle()), fast.idle().max(slow.idle()));
         claims.push(Compared {
             what: "power at rest to power at work".to_owned(),
-            bound: Bound::ratio(least, most, spec::TOLERANCE),
+            bound: Bound::ratio(least, most, TOLERANCE),
             unprinted: "",
             missing: unreadable(idle),
             found: idle.divided(&with.watts),

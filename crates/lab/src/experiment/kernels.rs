@@ -12,8 +12,7 @@ use crate::coprocessor::kernel::{Kernel, KernelDone, KernelJob};
 use crate::coprocessor::worker::{Done, Job, Worker};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples};
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
 use crate::findings::{Cell, Plot, PlotKind, Series, Table};
 
 /// An experiment on kernels.
@@ -145,10 +144,11 @@ pub(super) fn measure(
     })
 }
 
-fn kernel_done(done: Done) -> Result<KernelDone> {
+/// Returns the result of a kernel.
+pub(super) fn kernel_done(done: Done) -> Result<KernelDone> {
     match done {
         Done::Kernel(done) => Ok(done),
-        Done::Pipeline(_) => bail!("the result of another job"),
+        Done::Pipeline(_) | Done::Fingerprint(_) => bail!("the result of another job"),
     }
 }
 
@@ -208,7 +208,7 @@ fn claims(spec: &KernelSpec, rates: &Rates, (worker, features): (&Worker, Featur
             )
         };
         if let Some(published) = spec.published.iter().find(|it| it.kernel == kernel) {
-            let bound = Bound::ratio(published.times, published.times, spec::TOLERANCE);
+            let bound = Bound::ratio(published.times, published.times, TOLERANCE);
             let found = times(rates, kernel, spec.claimed, Code::Baseline);
             claims.push(Compared {
                 what: what(Code::Baseline),

@@ -1,9 +1,10 @@
 //! Experiments: what papers measured, measured again, and what none has measured.
 //!
 //! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
-//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`kernels`], [`compressors`],
-//! [`dumps`], [`energy`], [`steps`], [`references`] and [`halvings`] measure other things than points; `compared` judges what all but the
-//! first of these find.
+//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`fingerprints`], [`kernels`],
+//! [`instructions`], [`compressors`], [`dumps`], [`energy`], [`steps`], [`references`] and [`halvings`] measure other things than points; `compared`
+//! judges what all but the first of these find. [`scaling`] measures threads for `lab scaling`. [`stages`] adds the stages around identification to
+//! points, and `device` has the rows of devices.
 
 pub mod catalog;
 pub mod chunking;
@@ -11,14 +12,20 @@ mod claims;
 mod compared;
 pub mod compressors;
 pub mod data_set;
+mod device;
 pub mod dumps;
 pub mod energy;
+pub mod fingerprints;
 pub mod halvings;
 pub mod inputs;
+pub mod instructions;
 pub mod kernels;
 mod plots;
 pub mod references;
+mod results;
+pub mod scaling;
 pub mod spec;
+pub mod stages;
 pub mod steps;
 mod tables;
 mod verdict;
@@ -42,7 +49,9 @@ use crate::experiment::compared::Shown;
 use crate::experiment::data_set::DataSet;
 use crate::experiment::dumps::{Around, DumpSpec};
 use crate::experiment::inputs::Inputs;
+pub(crate) use crate::experiment::results::{Results, RunId};
 use crate::experiment::spec::{PointSpec, Sensitivity, Spec};
+use crate::experiment::stages::spec::StageSpec;
 use crate::experiment::verdict::Samples;
 use crate::findings::{Findings, Origin, Table};
 use crate::measure::Measured;
@@ -89,81 +98,6 @@ pub struct Laboratory {
 /// Returns how many processors this process may use.
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// Identity of a run: indexes of data set, device, point and value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct RunId {
-    pub(crate) data_set: usize,
-    pub(crate) device: usize,
-    pub(crate) value: usize,
-    pub(crate) point: usize,
-}
-
-/// An experiment and what its runs measured.
-#[derive(Debug)]
-pub(crate) struct Results<'a> {
-    pub(crate) spec: &'a Spec,
-    pub(crate) data_sets: Vec<DataSet>,
-    /// The repetitions of each run.
-    pub(crate) runs: HashMap<RunId, Vec<Rc<Measured>>>,
-}
-
-impl Results<'_> {
-    /// Returns all runs, in the order of the file.
-    pub(crate) fn ids(&self) -> Vec<RunId> {
-        let mut ids: Vec<_> = self.runs.keys().copied().collect();
-        ids.sort_unstable();
-        ids
-    }
-
-    /// Returns a measure of a run: the median of its repetitions.
-    pub(crate) fn value(&self, id: RunId, measure: &str) -> Result<Option<f64>> {
-        Ok(self.samples(id, measure)?.median())
-    }
-
-    /// Returns a measure of each repetition.
-    fn samples(&self, id: RunId, measure: &str) -> Result<Samples> {
-        let measure = spec::measure(measure)?;
-        let runs = self.runs.get(&id).into_iter().flatten();
-        Ok(Samples(runs.filter_map(|measured| measure.of(measured)).collect()))
-    }
-
-    /// Returns the table that the number of a run was fitted to, if it was.
-    fn fit(&self, id: RunId, measure: &str) -> Option<String> {
-        let value = self.spec.vary.as_ref().and_then(|vary| vary.values.get(id.value)).map(String::as_str);
-        let point = &self.spec.points.get(id.point)?.name;
-        self.data_sets.get(id.data_set)?.fit(&self.spec.name, measure, point, value).map(|fit| fit.table.clone())
-    }
-
-    /// Returns what the paper states of a run, if that is no multiple.
-    pub(crate) fn printed(&self, id: RunId, measure: &str) -> Option<f64> {
-        self.stated(id, measure)
-            .filter(|stated| !stated.is_relative)
-            .and_then(|stated| stated.measures.get(measure).copied())
-    }
-
-    /// Returns what the paper states of a run, or a multiple.
-    pub(crate) fn published(&self, id: RunId, measure: &str) -> Option<f64> {
-        self.stated(id, measure).and_then(|stated| stated.measures.get(measure).copied())
-    }
-
-    fn stated(&self, id: RunId, measure: &str) -> Option<&spec::Published> {
-        let spec = self.spec;
-        let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
-        let fits = |stated: &&spec::Published| {
-            spec.data_sets.get(id.data_set) == Some(&stated.data_set)
-                && spec.points.get(id.point).is_some_and(|point| point.name == stated.point)
-                && stated.device.as_ref().is_none_or(|device| spec.devices.get(id.device) == Some(device))
-                && stated.value.as_ref().is_none_or(|stated| value == Some(stated))
-        };
-        spec.published.iter().filter(fits).find(|stated| stated.measures.contains_key(measure))
-    }
-
-    /// Returns true if there is more than one device.
-    pub(crate) fn names_devices(&self) -> bool {
-        1 < self.spec.devices.len()
-    }
 }
 
 impl Laboratory {
@@ -219,6 +153,9 @@ impl Laboratory {
                 findings.tables.extend(self.sensitivity(&results, monitor)?);
                 findings.plots = plots::plots(&results)?;
                 findings.claims = claims::claims(&results, &|id, measure| results.samples(id, measure))?;
+                if let Some(stages) = &spec.stages {
+                    add(&mut findings, self.stages(stages, &results, monitor)?);
+                }
             }
             Experiment::Chunking(spec) => {
                 let mebibytes = if self.size == Size::Quick { spec.quick_mib } else { spec.mib };
@@ -230,6 +167,18 @@ impl Laboratory {
                 let (worker, features) = (&self.worker, self.features);
                 let millis = self.sized(spec.quick_millis, spec.millis);
                 let shown = kernels::measure(spec, millis, self.rounds(), (worker, features), monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Instructions(spec) => {
+                let around = (&self.worker, self.features);
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                let shown = instructions::measure(spec, millis, self.rounds(), around, monitor)?;
+                show(&mut findings, &spec.notes, shown);
+            }
+            Experiment::Fingerprints(spec) => {
+                let around = (&self.worker, self.features);
+                let mebibytes = self.sized(spec.quick_mib, spec.mib);
+                let shown = fingerprints::measure(spec, mebibytes, self.rounds(), around, monitor)?;
                 show(&mut findings, &spec.notes, shown);
             }
             Experiment::Compressors(spec) => {
@@ -269,6 +218,14 @@ impl Laboratory {
 
     fn rounds(&self) -> u32 {
         if self.size == Size::Quick { self.repetitions } else { self.repetitions.max(ROUNDS_MIN) }
+    }
+
+    /// Measures the stages around identification.
+    fn stages(&self, spec: &StageSpec, results: &Results<'_>, monitor: &dyn Monitor) -> Result<Shown> {
+        let (worker, features, scratch) = (&self.worker, self.features, &*self.scratch);
+        let is_quick = self.size == Size::Quick;
+        let around = stages::Around { worker, features, scratch, is_quick, rounds: self.rounds(), monitor };
+        stages::measure(spec, results, &around)
     }
 
     /// Takes dumps through a deduplication server.
@@ -465,9 +422,16 @@ impl Laboratory {
 
 /// Adds what an experiment shows to its notes.
 fn show(findings: &mut Findings, notes: &[String], shown: Shown) {
-    let Shown { notes: further, tables, plots, claims } = shown;
-    findings.notes = notes.iter().cloned().chain(further).collect();
-    (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
+    findings.notes = notes.to_vec();
+    add(findings, shown);
+}
+
+/// Adds what is shown to findings.
+fn add(findings: &mut Findings, Shown { notes, tables, plots, claims }: Shown) {
+    findings.notes.extend(notes);
+    findings.tables.extend(tables);
+    findings.plots.extend(plots);
+    findings.claims.extend(claims);
 }
 
 /// Returns true if a point is run on a device.

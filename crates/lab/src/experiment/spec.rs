@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::experiment::stages::spec::StageSpec;
+use crate::experiment::verdict::TOLERANCE;
 use crate::files::from_toml;
 use crate::findings::PlotKind;
 use crate::measure::{MEASURES, Measure};
@@ -52,6 +54,8 @@ pub struct Spec {
     /// Values stated by the paper.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// Stages of a backup around identification, which are measured by themselves.
+    pub stages: Option<StageSpec>,
     /// Other streams with which one comparison is repeated.
     pub sensitivity: Option<Sensitivity>,
     /// Claims.
@@ -240,10 +244,6 @@ pub struct ClaimSpec {
     pub requires: Option<Requirement>,
 }
 
-/// Factor by which a number may differ from the paper's by default. Repetitions of a run differ by up to a tenth on a shared
-/// machine; a stream that is made up and another processor add more.
-pub(super) const TOLERANCE: f64 = 1.25;
-
 impl ClaimSpec {
     /// Returns the factor by which the number may differ.
     pub fn tolerance(&self) -> f64 {
@@ -371,6 +371,11 @@ impl Spec {
             published.value.iter().try_for_each(value)?;
         }
         self.check_claims()?;
+        if let Some(stages) = &self.stages {
+            let points: Vec<_> = self.points.iter().map(|point| &*point.name).collect();
+            stages.check(&points, &self.data_sets)?;
+            ensure!(self.vary.is_none() && self.devices.len() == 1, "stages: of one device, and nothing is varied");
+        }
         if let Some(vary) = &self.vary {
             let (values, with) = (vary.values.len(), vary.with.len());
             ensure!(values == vary.numbers.len(), "vary: as many numbers as values");
@@ -433,4 +438,9 @@ fn is_among(kind: &str, name: &String, names: &[String]) -> Result<()> {
 /// Returns the measure of this name.
 pub fn measure(name: &str) -> Result<&'static Measure> {
     Measure::named(name).ok_or_else(|| unknown("measure", name, MEASURES.iter().map(|measure| measure.name)))
+}
+
+/// Returns true if a list contains a name; an empty list contains all.
+pub(super) fn names(list: &[String], name: &str) -> bool {
+    list.is_empty() || list.iter().any(|other| other == name)
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::experiment::spec::Sensitivity;
+use crate::experiment::spec::names;
 use crate::experiment::verdict::Samples;
 use crate::experiment::{Results, RunId, spec};
 use crate::findings::{Cell, Table};
@@ -112,11 +113,6 @@ pub(super) fn row_of_sensitivity(
 /// Returns a ratio where there is one.
 pub(super) fn divided(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     Some(above? / below.filter(|below| *below != 0.0)?)
-}
-
-/// Returns true if a list contains a name; an empty list contains all.
-pub(super) fn names(list: &[String], name: &str) -> bool {
-    list.is_empty() || list.iter().any(|other| other == name)
 }
 
 /// Returns the runs of these points on these devices; of all if none is named.

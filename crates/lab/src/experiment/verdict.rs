@@ -64,6 +64,10 @@ pub(super) fn digits(number: f64) -> String {
     }
 }
 
+/// Factor by which a number may differ from the paper's by default. Repetitions of a run differ by up to a tenth on a shared
+/// machine; a stream that is made up and another processor add more.
+pub(super) const TOLERANCE: f64 = 1.25;
+
 /// Requirement of a claim on a number.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Bound {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use onefold_engine::source::exclude::parse_size;
 use onefold_lab::adversarial::CHUNKS_MAX;
 use onefold_lab::regret::contender::WINDOWS;
 
@@ -141,6 +142,36 @@ pub(crate) struct PaperArgs {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Directory for indexes during the measurements [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+    /// Print tables as CSV
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+}
+
+/// Options of `lab scaling`.
+#[derive(Args, Debug)]
+pub(crate) struct ScalingArgs {
+    /// Numbers of threads; those that this machine cannot run at the same time are left out
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
+    pub(crate) threads: Vec<usize>,
+    /// Bytes that are cut and named with each number of threads
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
+    pub(crate) bytes: u64,
+    /// Average of chunks in bytes
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub(crate) average: u32,
+    /// Chunks that are submitted to an index
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..=CHUNKS_MAX))]
+    pub(crate) chunks: u64,
+    /// Rounds; the table has medians
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Directory for the findings: scaling.json, scaling.csv and a report
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Directory for the file and the index; one in memory, such as /dev/shm, leaves the disk out [default: the directory for temporary
+    /// files]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Print tables as CSV

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use crate::args::lab::advise::AdviseArgs;
-use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, ScalingArgs};
 use crate::args::lab::image::ImageCommand;
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
@@ -71,6 +71,15 @@ pub(crate) enum LabCommand {
         "Repeat an experiment on dumps of memory": "onefold lab paper dedupcdp-figure-12 --input dumps=dumps";
     })]
     Paper(PaperArgs),
+    /// Measure chunking and fingerprints by the number of threads, and the thread that keeps the order
+    ///
+    /// Threads that work apart show what the processor can do. The pipeline is that of a backup up to identification, on a file in the
+    /// page cache. Its sequencer is the one thread that cuts and keeps the order; its part alone limits any number of threads.
+    #[command(after_help = examples! {
+        "Measure 1 to 16 threads on a file in memory": "onefold lab scaling --scratch /dev/shm --output scaling";
+        "Measure two threads quickly": "onefold lab scaling --threads 1,2 --bytes 64M --chunks 100000 --rounds 1";
+    })]
+    Scaling(ScalingArgs),
     /// Do a job of an experiment, described on standard input, in this process: `lab paper` starts it
     #[command(hide = true, after_help = examples! { "Do a job": "onefold lab measure" })]
     Measure,

@@ -1,4 +1,4 @@
-//! `lab run`, `lab presets`, `lab paper`.
+//! `lab run`, `lab presets`, `lab paper`, `lab scaling`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use onefold_lab::device::Device;
 use onefold_lab::experiment::catalog::{self, Experiment};
 use onefold_lab::experiment::data_set::DataSet;
 use onefold_lab::experiment::inputs::Inputs;
+use onefold_lab::experiment::scaling::{self, Scaling};
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
@@ -19,7 +20,7 @@ use onefold_lab::regret::{Chunks, Comparison, table};
 use onefold_lab::report;
 use onefold_lab::trial::{Trial, try_out};
 
-use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, ScalingArgs};
 use crate::interrupt::Interrupt;
 use crate::json::lab::experiment::{DimensionListed, ExperimentListed, Found, PresetListed};
 use crate::output::Output;
@@ -141,6 +142,28 @@ pub(crate) fn regret(settings: &Settings, output: &Output, args: &RegretArgs) ->
     // The first table has a row for each cell, the second one for each of dozens of runs.
     let tables = findings.tables.first().cloned().into_iter().collect();
     print(output, false, &Findings { tables, ..findings })
+}
+
+/// Measures threads, and the thread that keeps the order.
+pub(crate) fn scaling(output: &Output, args: &ScalingArgs) -> Result<()> {
+    if let Some(dir) = &args.output {
+        report::prepare(dir, &[scaling::NAME])?;
+    }
+    let measured = Scaling {
+        threads: args.threads.clone(),
+        bytes: args.bytes,
+        average: args.average,
+        chunks: args.chunks,
+        rounds: args.rounds,
+        scratch: &scratch(args.scratch.as_ref()),
+        monitor: &watch(output)?,
+    };
+    let findings = scaling::findings(&measured, origin(), command()).map_err(advised)?;
+    if let Some(dir) = &args.output {
+        write(dir, scaling::NAME, &findings)?;
+        write_new(&dir.join(report::REPORT_NAME), report::html::to_html(std::slice::from_ref(&findings))?.as_bytes())?;
+    }
+    print(output, args.csv, &findings)
 }
 
 /// Writes findings as JSON and CSV.

@@ -32,6 +32,7 @@ pub(crate) fn run(
         LabCommand::Regret(args) => experiment::regret(settings, output, args),
         LabCommand::Presets(args) => experiment::presets(output, args),
         LabCommand::Paper(args) => experiment::paper(output, args),
+        LabCommand::Scaling(args) => experiment::scaling(output, args),
         LabCommand::Measure => experiment::measure(output),
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),

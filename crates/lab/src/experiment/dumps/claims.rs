@@ -4,8 +4,7 @@ use crate::coprocessor::pipeline::{Dump, Interval, PipelineDone};
 use crate::counts::float;
 use crate::experiment::compared::Compared;
 use crate::experiment::dumps::{DumpSpec, Ran, ratio};
-use crate::experiment::spec;
-use crate::experiment::verdict::{Bound, Samples};
+use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
 use crate::findings::Claim;
 
 /// Returns how many times as fast the half of the intervals with the most cache hits is as the other half.
@@ -82,7 +81,7 @@ impl Claims<'_> {
     fn sizes(&mut self) {
         if let Some(stated) = self.spec.published.ratio {
             let remark = "The dumps are others: the ratio is that of the data.";
-            let (bound, found) = (Bound::value(stated, spec::TOLERANCE), self.of_runs(whole));
+            let (bound, found) = (Bound::value(stated, TOLERANCE), self.of_runs(whole));
             self.push("original size to stored size, of all dumps", bound, "", found, remark);
             let what = "stored size of the first dump to that of a later one, in the mean";
             let found = self.of_runs(first_to_later);
@@ -102,9 +101,9 @@ impl Claims<'_> {
         let rates = |ran: Option<&Ran<'_>>| ran.map(|ran| ran.samples(Interval::rate)).unwrap_or_default();
         let (with, without) = (rates(self.with), rates(self.without));
         let times = stated_with / stated_without;
-        let bound = Bound::ratio(times, times, spec::TOLERANCE);
+        let bound = Bound::ratio(times, times, TOLERANCE);
         self.push("throughput with instructions to that without", bound, "", with.divided(&without), "");
-        let bound = |stated| Bound::value(stated, spec::TOLERANCE);
+        let bound = |stated| Bound::value(stated, TOLERANCE);
         self.push("mean throughput with instructions, MB/s", bound(stated_with), "", with, another);
         self.push("mean throughput without, MB/s", bound(stated_without), "", without, another);
         let what =
