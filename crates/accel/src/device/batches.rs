@@ -77,7 +77,7 @@ fn wrong(message: impl Into<String>) -> Fault {
 }
 
 impl Batches {
-    /// Opens a queue. `namer` is what [`Rule::naming`] computes, on the processor. `key` is random and nobody else knows it: it chooses the samples.
+    /// Opens a queue. `namer` is what [`Rule::hash`] computes, on the processor. `key` is random and nobody else knows it: it chooses the samples.
     pub fn open(
         device: &dyn Device,
         rule: &Rule,
@@ -217,7 +217,7 @@ impl Batches {
         if names.len() != in_flight.spans.len() {
             return Err(wrong("the device returned another number of names"));
         }
-        if names.iter().any(|name| *name == [POISON; 32]) {
+        if names.contains(&[POISON; 32]) {
             return Err(wrong("the device left out a name"));
         }
         self.check_names(in_flight, &names)?;
@@ -270,7 +270,9 @@ fn searched(finder: &Finder, bytes: &[u8], range: Range, from: u32, until: u32) 
     let part = bytes.get(start - before..range.start + until as usize).unwrap_or_default();
     let mut found = Vec::new();
     finder.candidates(part, before, &mut found);
-    found.iter_mut().for_each(|at| *at += from);
+    for at in &mut found {
+        *at += from;
+    }
     found
 }
 

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use super::host_device::{Field, HostDevice, Mood, Script};
 use super::{
-    Batches, Check, Device, Fault, FaultKind, Frozen, Limits, Naming, Pool, Range, Rule, Search, Span, TILE_BYTES, Wait,
+    Batches, Check, Device, Fault, FaultKind, Frozen, Limits, NameHash, Pool, Range, Rule, Search, Span, TILE_BYTES,
+    Wait,
 };
 use crate::boundary::{Finder, Kernel};
 use crate::random::Random;
@@ -26,7 +27,7 @@ impl Work {
         let mut random = Random::new(seed);
         let table = Box::new(random.table());
         let mut work = Self {
-            rule: Rule { search: Some(Search { table, threshold }), naming: Some(Naming::Blake3(KEY)) },
+            rule: Rule { search: Some(Search { table, threshold }), hash: Some(NameHash::Blake3(KEY)) },
             blocks: vec![random.bytes(LIMITS.block_bytes), random.bytes(20_000), random.bytes(3)],
             ranges: Vec::new(),
             spans: Vec::new(),
@@ -86,7 +87,8 @@ impl Work {
         let namer: super::Namer =
             Arc::new(|chunks| chunks.iter().map(|chunk| *blake3::keyed_hash(&KEY, chunk).as_bytes()).collect());
         let mut batches = Batches::open(&**device, &works[0].rule, LIMITS, (namer, check, [1; 32]))?;
-        let pool = Pool::new(Arc::clone(device), LIMITS.block_bytes, 6);
+        let allocating = Arc::clone(device);
+        let pool = Pool::new(LIMITS.block_bytes, 6, move |len| allocating.allocate(len));
         let freeze = |bytes: &Vec<u8>| -> Result<Arc<Frozen>, Fault> {
             let mut buffer = pool.take().ok_or_else(|| Fault::new(FaultKind::Lost, "no buffer"))?;
             buffer[..bytes.len()].copy_from_slice(bytes);
@@ -159,7 +161,7 @@ fn a_fault_at_any_call_is_returned_and_each_wrong_field_is_found() {
     let device = Arc::new(HostDevice::new(Script::default()));
     Work::run(&(Arc::clone(&device) as Arc<dyn Device>), &works, Check::All).unwrap();
     let calls = device.calls();
-    let moods = [Mood::Fail(FaultKind::Lost), Mood::Repeat, Mood::Absent].into_iter().chain(Field::ALL.map(Mood::Lie));
+    let moods = [Mood::Fail(FaultKind::Lost), Mood::Stale, Mood::Absent].into_iter().chain(Field::ALL.map(Mood::Lie));
     let (mut shown, mut faults) = (0, 0);
     for mood in moods {
         for at in 1..=calls {
@@ -183,7 +185,7 @@ fn a_fault_at_any_call_is_returned_and_each_wrong_field_is_found() {
 fn a_sample_finds_what_is_wrong_with_a_whole_batch() {
     let works = works();
     for at in 1..12 {
-        for mood in [Mood::Repeat, Mood::Absent] {
+        for mood in [Mood::Stale, Mood::Absent] {
             let device = Arc::new(HostDevice::new(Script { at, mood: Some(mood), late: 0 }));
             let outcome = Work::run(&(Arc::clone(&device) as Arc<dyn Device>), &works, Check::Sample);
             assert_eq!(outcome.is_err(), device.is_done(), "{mood:?} at {at}");

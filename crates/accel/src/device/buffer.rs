@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Device, Fault};
+use super::Fault;
 
 /// Memory from a device, or ordinary memory.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Memory {
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
-    device: Arc<dyn Device>,
+    allocate: Box<dyn Fn(usize) -> Result<Memory, Fault> + Send + Sync>,
     buffer_bytes: usize,
     state: Mutex<State>,
 }
@@ -68,28 +68,30 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Starts without a buffer: each is allocated when it is first needed, at most `count` of them.
-    pub fn new(device: Arc<dyn Device>, buffer_bytes: usize, count: usize) -> Self {
-        Self(Arc::new(Shared { device, buffer_bytes, state: Mutex::new(State { free: Vec::new(), left: count }) }))
+    /// Starts without a buffer: each is allocated when it is first needed, at most `count` of them. `allocate` is [`Device::allocate`](super::Device::allocate).
+    pub fn new(
+        buffer_bytes: usize,
+        count: usize,
+        allocate: impl Fn(usize) -> Result<Memory, Fault> + Send + Sync + 'static,
+    ) -> Self {
+        let allocate = Box::new(allocate);
+        Self(Arc::new(Shared { allocate, buffer_bytes, state: Mutex::new(State { free: Vec::new(), left: count }) }))
     }
 
     /// Takes a free buffer, with bytes of its last use in it. `None` if all are in use, or the device has no memory.
     pub fn take(&self) -> Option<Buffer> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = match state.free.pop() {
-            Some(memory) => memory,
-            None if state.left == 0 => return None,
-            None => match self.0.device.allocate(self.0.buffer_bytes) {
-                Ok(memory) => {
-                    state.left -= 1;
-                    memory
-                }
-                Err(Fault { .. }) => {
-                    // The next attempt would fail, too.
-                    state.left = 0;
-                    return None;
-                }
-            },
+        let memory = if let Some(memory) = state.free.pop() {
+            memory
+        } else if state.left == 0 {
+            return None;
+        } else if let Ok(memory) = (self.0.allocate)(self.0.buffer_bytes) {
+            state.left -= 1;
+            memory
+        } else {
+            // The next attempt would fail, too.
+            state.left = 0;
+            return None;
         };
         Some(Buffer { memory: Some(memory), home: Arc::clone(&self.0) })
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::queue::{Limits, Listed, Named, Naming, POISON, POISON_WORD, Queue, Rule, Span, TILE_BYTES, Wait};
+use super::queue::{Limits, Listed, NameHash, Named, POISON, POISON_WORD, Queue, Rule, Span, TILE_BYTES, Wait};
 use super::{About, Device, Fault, FaultKind, Frozen, Memory};
 use crate::boundary::{Finder, Kernel};
 
@@ -35,7 +35,7 @@ pub enum Mood {
     /// The result has a wrong bit in a field.
     Lie(Field),
     /// The result is that of the batch before.
-    Repeat,
+    Stale,
     /// The memory of the result is as it was before the batch.
     Absent,
 }
@@ -187,12 +187,12 @@ impl HostQueue {
     }
 
     fn named(&mut self, position: usize) -> Named {
-        let (limits, naming) = (self.limits, self.rule.naming.clone());
+        let (limits, hash) = (self.limits, self.rule.hash.clone());
         let Position { blocks, number, chunks, joined } = self.position(position);
         let name = |span: &Span| {
             let bytes = limits.bytes_of(*span, blocks, joined).unwrap_or_default();
-            match &naming {
-                Some(Naming::Blake3(key)) => *blake3::keyed_hash(key, bytes).as_bytes(),
+            match &hash {
+                Some(NameHash::Blake3(key)) => *blake3::keyed_hash(key, bytes).as_bytes(),
                 _ => [POISON; 32],
             }
         };
@@ -221,7 +221,7 @@ impl Queue for HostQueue {
                 listed.number ^= 1;
                 true
             }
-            Some(Mood::Repeat) => self.last.0.clone().map(|last| listed = last).is_some(),
+            Some(Mood::Stale) => self.last.0.clone().map(|last| listed = last).is_some(),
             Some(Mood::Absent) => {
                 listed.counts.fill(POISON_WORD);
                 listed.slots.fill(u16::from_le_bytes([POISON; 2]));
@@ -258,7 +258,7 @@ impl Queue for HostQueue {
                 named.number ^= 0x8000;
                 true
             }
-            Some(Mood::Repeat) => self.last.1.clone().map(|last| named = last).is_some(),
+            Some(Mood::Stale) => self.last.1.clone().map(|last| named = last).is_some(),
             Some(Mood::Absent) => {
                 named.names.fill([POISON; 32]);
                 true

@@ -22,7 +22,7 @@ mod tests;
 pub use batches::{Batch, Batches, Check, Namer, Range};
 pub use buffer::{Buffer, Frozen, Memory, Pool};
 pub use queue::{
-    Device, Limits, Listed, Named, Naming, POISON, POISON_WORD, Queue, Rule, Search, Span, TILE_BYTES, Wait,
+    Device, Limits, Listed, NameHash, Named, POISON, POISON_WORD, Queue, Rule, Search, Span, TILE_BYTES, Wait,
 };
 
 use std::fmt;

@@ -32,7 +32,7 @@ pub struct Rule {
     /// The search for candidates; `None` searches nothing.
     pub search: Option<Search>,
     /// The hash that names chunks; `None` names nothing.
-    pub naming: Option<Naming>,
+    pub hash: Option<NameHash>,
 }
 
 /// The hash that finds candidates.
@@ -60,7 +60,7 @@ impl Search {
 
 /// A hash that names chunks.
 #[derive(Clone)]
-pub enum Naming {
+pub enum NameHash {
     /// Keyed BLAKE3, 32 bytes.
     Blake3([u8; 32]),
     /// SHA-1, 20 bytes and zeros.
@@ -69,7 +69,7 @@ pub enum Naming {
     Sha256,
 }
 
-impl fmt::Debug for Naming {
+impl fmt::Debug for NameHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Blake3(_) => "Blake3(..)",
@@ -130,13 +130,11 @@ impl Limits {
     /// Returns the bytes of a chunk; `None` if it lies in no single block and not in the joined bytes.
     pub(super) fn bytes_of<'a>(&self, span: Span, blocks: &'a [Arc<Frozen>], joined: &'a [u8]) -> Option<&'a [u8]> {
         let (start, len) = (span.start as usize, span.len as usize);
-        match start.checked_sub(self.area_bytes()) {
-            Some(start) => joined.get(start..start + len),
-            None => {
-                let (block, start) = (start / self.block_bytes, start % self.block_bytes);
-                blocks.get(block)?.get(start..start + len)
-            }
+        if let Some(start) = start.checked_sub(self.area_bytes()) {
+            return joined.get(start..start + len);
         }
+        let (block, start) = (start / self.block_bytes, start % self.block_bytes);
+        blocks.get(block)?.get(start..start + len)
     }
 
     /// Panics if the sizes are none that a device can work with.

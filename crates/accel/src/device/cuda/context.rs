@@ -23,7 +23,7 @@ const BLOCKING_SYNC: c_uint = 1;
 pub(super) struct Context {
     driver: Arc<Driver>,
     device: c_int,
-    context: Handle,
+    handle: Handle,
     module: Handle,
 }
 
@@ -43,7 +43,7 @@ impl Drop for Context {
         let functions = &self.driver.functions;
         // SAFETY: nothing of the context is used after this. Errors leave nothing to do.
         unsafe {
-            (functions.set_current)(self.context);
+            (functions.set_current)(self.handle);
             if !self.module.is_null() {
                 (functions.unload)(self.module);
             }
@@ -84,7 +84,7 @@ impl Context {
         let mut context = ptr::null_mut();
         // SAFETY: the pointer is valid.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.functions.retain)(&raw mut context, device) })?;
-        let mut opened = Self { driver: Arc::clone(driver), device, context, module: ptr::null_mut() };
+        let mut opened = Self { driver: Arc::clone(driver), device, handle: context, module: ptr::null_mut() };
         // Intermediate code is a text, which ends with a zero byte.
         let code = [code, &[0]].concat();
         let functions = opened.enter()?;
@@ -100,7 +100,7 @@ impl Context {
     fn enter(&self) -> Result<&Functions, Fault> {
         let functions = &self.driver.functions;
         // SAFETY: the context is retained until this is dropped.
-        self.check("cuCtxSetCurrent", unsafe { (functions.set_current)(self.context) })?;
+        self.check("cuCtxSetCurrent", unsafe { (functions.set_current)(self.handle) })?;
         Ok(functions)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::context::Argument::{From, Long, Memory, Word};
 use super::context::{self, Context, Event, Kernel, PageLocked, Stream};
-use crate::device::queue::{Limits, Listed, Named, Naming, POISON, Queue, Rule, Span, TILE_BYTES, Wait};
+use crate::device::queue::{Limits, Listed, NameHash, Named, POISON, Queue, Rule, Span, TILE_BYTES, Wait};
 use crate::device::{Fault, FaultKind, Frozen};
 
 /// Bytes before the first block: kernels read 32, and blocks begin at a multiple of this.
@@ -85,7 +85,7 @@ struct Position {
 #[derive(Debug)]
 pub(super) struct CudaQueue {
     limits: Limits,
-    naming: Option<Naming>,
+    hash: Option<NameHash>,
     /// Threshold and slots of the search.
     search: Option<(u32, usize)>,
     ctas: u32,
@@ -180,10 +180,10 @@ impl CudaQueue {
         let search = rule.search.as_ref().map(|search| (search.threshold, search.slots()));
         let slots = search.map_or(0, |(_, slots)| slots);
         let table = rule.search.as_ref().map_or(&[][..], |search| &search.table[..]);
-        let key = if let Some(Naming::Blake3(key)) = &rule.naming { *key } else { [0; 32] };
+        let key = if let Some(NameHash::Blake3(key)) = &rule.hash { *key } else { [0; 32] };
         let queue = Self {
             limits: *limits,
-            naming: rule.naming.clone(),
+            hash: rule.hash.clone(),
             search,
             ctas: CTAS_EACH * multiprocessors.max(1),
             kernels: Kernels::find(context)?,
@@ -253,8 +253,8 @@ impl Queue for CudaQueue {
     }
 
     fn name(&mut self, position: usize, number: u32, chunks: &[Span], joined: &[u8]) -> Result<(), Fault> {
-        let Self { limits, naming, ctas, kernels, key, positions, .. } = self;
-        let Some(naming) = naming else { return Err(Fault::new(FaultKind::Unsuitable, "the queue names nothing")) };
+        let Self { limits, hash, ctas, kernels, key, positions, .. } = self;
+        let Some(hash) = hash else { return Err(Fault::new(FaultKind::Unsuitable, "the queue names nothing")) };
         let at = positions.get_mut(position).expect("positions are below the limit");
         assert!(chunks.len() <= limits.chunks_max() && joined.len() <= limits.joined_bytes, "within limits");
         let end = limits.area_bytes() + joined.len();
@@ -277,13 +277,13 @@ impl Queue for CudaQueue {
             at.stream.send(list, &at.chunks, 0)?;
             at.stream.send(joined, &at.area, BEFORE_BYTES + limits.area_bytes())?;
             let shape = (*ctas, 128);
-            match naming {
-                Naming::Blake3(_) => {
+            match hash {
+                NameHash::Blake3(_) => {
                     let leaves = [Memory(&at.chunks), count, Memory(&at.leaves)];
                     at.stream.launch(&kernels.expand, shape, &leaves)?;
-                    let hash =
+                    let leaf_hash =
                         [Memory(&at.area), Memory(&at.leaves), Word(word(total)), Memory(key), Memory(&at.nodes)];
-                    at.stream.launch(&kernels.leaves, shape, &hash)?;
+                    at.stream.launch(&kernels.leaves, shape, &leaf_hash)?;
                     if 0 < narrow {
                         let trees = [Memory(&at.chunks), few, Memory(key), Memory(&at.nodes), Memory(&at.names)];
                         at.stream.launch(&kernels.trees, shape, &trees)?;
@@ -296,8 +296,8 @@ impl Queue for CudaQueue {
                         at.stream.launch(&kernels.trees_wide, shape, &trees)?;
                     }
                 }
-                Naming::Sha1 | Naming::Sha256 => {
-                    let kernel = if let Naming::Sha1 = naming { &kernels.sha1 } else { &kernels.sha256 };
+                NameHash::Sha1 | NameHash::Sha256 => {
+                    let kernel = if let NameHash::Sha1 = hash { &kernels.sha1 } else { &kernels.sha256 };
                     let names = [Memory(&at.area), Memory(&at.chunks), count, Memory(&at.names)];
                     at.stream.launch(kernel, shape, &names)?;
                 }
@@ -309,7 +309,7 @@ impl Queue for CudaQueue {
     }
 
     fn names(&mut self, position: usize, wait: Wait) -> Result<Option<Named>, Fault> {
-        let len = if let Some(Naming::Sha1) = self.naming { 20 } else { 32 };
+        let len = if let Some(NameHash::Sha1) = self.hash { 20 } else { 32 };
         let at = self.position(position);
         if !Position::is_there(&at.named, wait)? {
             return Ok(None);
