@@ -11,6 +11,7 @@ use crate::settings::Settings;
 mod advise;
 mod chunker;
 mod experiment;
+mod rates;
 mod report;
 mod trace;
 
@@ -32,6 +33,7 @@ pub(crate) fn run(
         LabCommand::Presets(args) => experiment::presets(output, args),
         LabCommand::Paper(args) => experiment::paper(output, args),
         LabCommand::Measure => experiment::measure(output),
+        LabCommand::Rates(args) => rates::rates(output, args),
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),
     }
