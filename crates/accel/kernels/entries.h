@@ -18,6 +18,7 @@ static const Entry ENTRIES[] = {
     ENTRY(sort_sum, 256),
     ENTRY(sort_move, 256),
     ENTRY(join, 256),
+    ENTRY(stamp, 32),
 };
 
 static const Entry* entry(const char* name) {

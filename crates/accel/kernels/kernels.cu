@@ -11,3 +11,4 @@
 #include "gear.h"
 #include "references.h"
 #include "sha.h"
+#include "stamp.h"

@@ -1,59 +1,131 @@
 // A library in place of `libcuda.so.1`, for tests: its one device is the processor. It has the functions that the program uses,
-// checks their order, and fails or lies on demand.
+// checks their order, and fails or lies on demand. Work on streams is done as late as the driver may do it: when somebody waits for it.
 #include "launch.cpp"
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <functional>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
 
 namespace {
 
 typedef unsigned Code;
-constexpr Code OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500;
+constexpr Code OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500,
+               NOT_READY = 600;
 
 // What goes wrong, and when: a number counts from 1, and 0 is never.
 struct Faults {
-    unsigned fail_call, code, lie_launch, skip_launch;
+    unsigned fail_call, code, lie_launch, skip_launch, skip_fetch, spoil_fetch, spoil_byte;
+};
+
+struct Stream {
+    std::deque<std::function<Code()>> work;
+};
+
+struct Event {
+    bool is_behind = true;
+    Stream* stream = nullptr;
 };
 
 Faults faults;
-unsigned calls, launches, contexts, modules, architecture = 90;
-bool is_initialized, is_current;
-std::map<u64, size_t> memory;
+unsigned calls, launches, fetches, contexts, modules, architecture = 90;
+bool is_initialized;
+thread_local bool is_current;
+std::map<u64, size_t> memory, locked;
+std::set<Stream*> streams;
+std::set<Event*> events;
+std::recursive_mutex mutex;
 
 // Counts a call. Every call from the chosen one on fails, as with a device that is lost.
-bool fails() { return faults.fail_call != 0 && faults.fail_call <= ++calls; }
+bool fails() {
+    calls++;
+    return faults.fail_call != 0 && faults.fail_call <= calls;
+}
 
 Code enter(bool is_ready) {
     if (fails()) return faults.code;
     return is_ready ? OK : is_initialized ? INVALID_CONTEXT : NOT_INITIALIZED;
 }
 
-bool has(u64 address, size_t len) {
+bool holds(const std::map<u64, size_t>& memory, u64 address, size_t len) {
     auto after = memory.upper_bound(address);
     if (after == memory.begin()) return false;
     auto [start, all] = *std::prev(after);
     return address - start <= all && len <= all - (address - start);
 }
+bool has(u64 address, size_t len) { return holds(memory, address, len); }
+bool has_locked(const void* address, size_t len) { return holds(locked, reinterpret_cast<u64>(address), len); }
+
+// Does the work of a stream up to an event, or all.
+Code run_stream(Stream* stream, const Event* until) {
+    while (!stream->work.empty() && !(until != nullptr && until->is_behind)) {
+        std::function<Code()> next = std::move(stream->work.front());
+        stream->work.pop_front();
+        if (Code code = next()) return code;
+    }
+    return OK;
+}
+
+// Runs a kernel, unless it is the one that does not run, and lies if it is the one that does.
+Code run_kernel(const Entry* kernel, unsigned ctas, unsigned threads, void** arguments) {
+    launches++;
+    if (launches == faults.skip_launch) return OK;
+    if (onefold_host_launch(kernel->name, ctas, threads, 0, arguments) != 0) return INVALID_VALUE;
+    if (launches == faults.lie_launch) {
+        // One bit of what the kernel wrote last: its last argument that is memory.
+        for (unsigned i = kernel->arguments; i-- > 0;) {
+            u64 address = *static_cast<u64*>(arguments[i]);
+            if (!has(address, 1)) continue;
+            *reinterpret_cast<u8*>(address) ^= 1;
+            break;
+        }
+    }
+    return OK;
+}
+
+Code run_fetch(void* to, u64 from, size_t len) {
+    fetches++;
+    if (fetches == faults.skip_fetch) return OK;
+    std::memcpy(to, reinterpret_cast<const void*>(from), len);
+    if (fetches == faults.spoil_fetch) static_cast<u8*>(to)[faults.spoil_byte % len] ^= 4;
+    return OK;
+}
 
 }  // namespace
 
 #define API extern "C" __attribute__((visibility("default")))
-#define ENTER(is_ready) \
+#define ENTER(is_ready)                                \
+    std::lock_guard<std::recursive_mutex> lock(mutex); \
     if (Code code = enter(is_ready)) return code
 
-API void onefold_standin_begin(unsigned fail_call, unsigned code, unsigned lie_launch, unsigned skip_launch, unsigned arch) {
-    faults = {fail_call, code, lie_launch, skip_launch};
-    calls = launches = 0;
+API void onefold_standin_begin(const Faults* chosen, unsigned arch) {
+    faults = *chosen;
+    calls = launches = fetches = 0;
     architecture = arch;
     is_initialized = is_current = false;
 }
-// Number of launches, and of things that were not freed.
+// Chooses faults, and counts from here on.
+API void onefold_standin_count(const Faults* chosen) {
+    faults = *chosen;
+    calls = launches = fetches = 0;
+}
+// Number of calls, of launches, of copies of results, and of things that were not freed.
+API unsigned onefold_standin_calls() { return calls; }
 API unsigned onefold_standin_launches() { return launches; }
-API unsigned onefold_standin_held() { return contexts + modules + (unsigned)memory.size(); }
+API unsigned onefold_standin_fetches() { return fetches; }
+API unsigned onefold_standin_held() {
+    return contexts + modules + (unsigned)(memory.size() + locked.size() + streams.size() + events.size());
+}
 
 API Code cuInit(unsigned flags) {
+    // Tests of the whole program choose faults so.
+    if (const char* text = std::getenv("ONEFOLD_STANDIN_FAULTS"); text != nullptr && calls == 0)
+        std::sscanf(text, "%u %u %u %u %u %u %u", &faults.fail_call, &faults.code, &faults.lie_launch, &faults.skip_launch,
+                    &faults.skip_fetch, &faults.spoil_fetch, &faults.spoil_byte);
     ENTER(true);
     is_initialized = true;
     return flags == 0 ? OK : INVALID_VALUE;
@@ -80,8 +152,8 @@ API Code cuDeviceGetName(char* name, int len, int device) {
 }
 API Code cuDeviceGetAttribute(int* value, int attribute, int device) {
     ENTER(is_initialized && device == 7);
-    *value = (int)(attribute == 75 ? architecture / 10 : architecture % 10);
-    return attribute == 75 || attribute == 76 ? OK : INVALID_VALUE;
+    *value = (int)(attribute == 75 ? architecture / 10 : attribute == 76 ? architecture % 10 : 8);
+    return attribute == 75 || attribute == 76 || attribute == 16 ? OK : INVALID_VALUE;
 }
 API Code cuDeviceTotalMem_v2(size_t* bytes, int device) {
     ENTER(is_initialized && device == 7);
@@ -95,6 +167,7 @@ API Code cuDevicePrimaryCtxRetain(void** context, int device) {
     return OK;
 }
 API Code cuDevicePrimaryCtxRelease_v2(int device) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
     contexts--;
     ENTER(device == 7);
     return OK;
@@ -114,6 +187,7 @@ API Code cuModuleLoadData(void** module, const void* image) {
     return OK;
 }
 API Code cuModuleUnload(void* module) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
     modules--;
     ENTER(is_current && module == &modules);
     return OK;
@@ -132,6 +206,7 @@ API Code cuMemAlloc_v2(u64* address, size_t len) {
     return OK;
 }
 API Code cuMemFree_v2(u64 address) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
     if (memory.erase(address) == 0) return INVALID_VALUE;
     std::free(reinterpret_cast<void*>(address));
     ENTER(is_current);
@@ -156,26 +231,137 @@ API Code cuMemsetD8_v2(u64 to, unsigned char byte, size_t len) {
     return OK;
 }
 API Code cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
-                        unsigned threads_z, unsigned shared, void*, void** arguments, void** extra) {
+                        unsigned threads_z, unsigned shared, void* handle, void** arguments, void** extra) {
     ENTER(is_current);
     if (y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared != 0 || extra != nullptr) return INVALID_VALUE;
     const Entry* kernel = static_cast<const Entry*>(function);
-    launches++;
-    if (launches == faults.skip_launch) return OK;
-    if (onefold_host_launch(kernel->name, x, threads, 0, arguments) != 0) return INVALID_VALUE;
-    if (launches == faults.lie_launch) {
-        // One bit of what the kernel wrote last: its last argument that is memory.
-        for (unsigned i = kernel->arguments; i-- > 0;) {
-            u64 address = *static_cast<u64*>(arguments[i]);
-            if (!has(address, 1)) continue;
-            *reinterpret_cast<u8*>(address) ^= 1;
-            break;
-        }
-    }
+    if (handle == nullptr) return run_kernel(kernel, x, threads, arguments);
+    Stream* stream = static_cast<Stream*>(handle);
+    if (streams.count(stream) == 0) return INVALID_VALUE;
+    // The driver takes the values now.
+    std::vector<u64> values;
+    for (unsigned i = 0; i < kernel->arguments; i++) values.push_back(*static_cast<u64*>(arguments[i]));
+    stream->work.push_back([kernel, x, threads, values]() mutable {
+        std::vector<void*> pointers;
+        for (u64& value : values) pointers.push_back(&value);
+        return run_kernel(kernel, x, threads, pointers.data());
+    });
     return OK;
 }
 API Code cuCtxSynchronize() {
     ENTER(is_current);
+    for (Stream* stream : streams)
+        if (Code code = run_stream(stream, nullptr)) return code;
+    return OK;
+}
+API Code cuMemHostAlloc(void** start, size_t len, unsigned flags) {
+    ENTER(is_current);
+    // Portable and nothing else: memory that is written combined would be slow to read.
+    if (len == 0 || flags != 1) return INVALID_VALUE;
+    *start = std::aligned_alloc(4096, (len + 4095) / 4096 * 4096);
+    locked[reinterpret_cast<u64>(*start)] = len;
+    return OK;
+}
+API Code cuMemFreeHost(void* start) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
+    if (locked.erase(reinterpret_cast<u64>(start)) == 0) return INVALID_VALUE;
+    std::free(start);
+    ENTER(is_current);
+    return OK;
+}
+API Code cuStreamCreate(void** handle, unsigned flags) {
+    ENTER(is_current);
+    if (flags != 1) return INVALID_VALUE;
+    Stream* stream = new Stream;
+    streams.insert(stream);
+    *handle = stream;
+    return OK;
+}
+API Code cuStreamDestroy_v2(void* handle) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
+    Stream* stream = static_cast<Stream*>(handle);
+    if (streams.erase(stream) == 0) return INVALID_VALUE;
+    delete stream;
+    ENTER(is_current);
+    return OK;
+}
+API Code cuStreamSynchronize(void* handle) {
+    ENTER(is_current);
+    Stream* stream = static_cast<Stream*>(handle);
+    return streams.count(stream) == 0 ? INVALID_VALUE : run_stream(stream, nullptr);
+}
+API Code cuEventCreate(void** handle, unsigned flags) {
+    ENTER(is_current);
+    if (flags != 1) return INVALID_VALUE;
+    Event* event = new Event;
+    events.insert(event);
+    *handle = event;
+    return OK;
+}
+API Code cuEventDestroy_v2(void* handle) {
+    std::lock_guard<std::recursive_mutex> guard(mutex);
+    Event* event = static_cast<Event*>(handle);
+    if (events.erase(event) == 0) return INVALID_VALUE;
+    delete event;
+    ENTER(is_current);
+    return OK;
+}
+API Code cuEventRecord(void* handle, void* on) {
+    ENTER(is_current);
+    Event* event = static_cast<Event*>(handle);
+    Stream* stream = static_cast<Stream*>(on);
+    if (events.count(event) == 0 || streams.count(stream) == 0) return INVALID_VALUE;
+    event->is_behind = false;
+    event->stream = stream;
+    stream->work.push_back([event] {
+        if (events.count(event) != 0) event->is_behind = true;
+        return OK;
+    });
+    return OK;
+}
+// Each question lets the device do one more step.
+API Code cuEventQuery(void* handle) {
+    ENTER(is_current);
+    Event* event = static_cast<Event*>(handle);
+    if (events.count(event) == 0) return INVALID_VALUE;
+    if (event->is_behind || streams.count(event->stream) == 0) return OK;
+    std::function<Code()> next = std::move(event->stream->work.front());
+    event->stream->work.pop_front();
+    if (Code code = next()) return code;
+    return event->is_behind ? OK : NOT_READY;
+}
+API Code cuEventSynchronize(void* handle) {
+    ENTER(is_current);
+    Event* event = static_cast<Event*>(handle);
+    if (events.count(event) == 0) return INVALID_VALUE;
+    return event->is_behind ? OK : run_stream(event->stream, event);
+}
+API Code cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t len, void* handle) {
+    ENTER(is_current);
+    Stream* stream = static_cast<Stream*>(handle);
+    if (!has(to, len) || !has_locked(from, len) || streams.count(stream) == 0) return INVALID_VALUE;
+    stream->work.push_back([=] {
+        if (!has(to, len) || !has_locked(from, len)) return INVALID_VALUE;
+        std::memcpy(reinterpret_cast<void*>(to), from, len);
+        return OK;
+    });
+    return OK;
+}
+API Code cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t len, void* handle) {
+    ENTER(is_current);
+    Stream* stream = static_cast<Stream*>(handle);
+    if (!has(from, len) || !has_locked(to, len) || streams.count(stream) == 0) return INVALID_VALUE;
+    stream->work.push_back([=] { return has(from, len) && has_locked(to, len) ? run_fetch(to, from, len) : INVALID_VALUE; });
+    return OK;
+}
+API Code cuMemsetD8Async(u64 to, unsigned char byte, size_t len, void* handle) {
+    ENTER(is_current);
+    Stream* stream = static_cast<Stream*>(handle);
+    if (!has(to, len) || streams.count(stream) == 0) return INVALID_VALUE;
+    stream->work.push_back([=] {
+        std::memset(reinterpret_cast<void*>(to), byte, len);
+        return OK;
+    });
     return OK;
 }
 API Code cuGetErrorName(Code code, const char** name) {

@@ -12,7 +12,6 @@
 )]
 
 pub mod boundary;
-#[cfg(any(feature = "cuda", feature = "host-kernels"))]
 pub mod device;
 pub mod fingerprint;
 pub mod memory;

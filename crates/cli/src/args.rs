@@ -8,6 +8,7 @@ macro_rules! examples {
     };
 }
 
+pub(crate) mod accelerator;
 pub(crate) mod backup;
 #[cfg(feature = "cdp")]
 pub(crate) mod cdp;
@@ -294,6 +295,11 @@ pub(crate) enum Command {
         "Write manual pages and completions for zsh": "onefold generate --man man1 --zsh-completion _onefold";
     })]
     Generate(GenerateArgs),
+    /// List the devices that can find and name chunks, and test them
+    #[command(after_help = examples! {
+        "Use an NVIDIA GPU in a backup": "onefold backup ~/documents --accelerator cuda --memory 2G";
+    })]
+    Devices,
     /// Print the version
     #[command(after_help = examples! { "Print the version as JSON": "onefold version --json" })]
     Version,
@@ -338,7 +344,7 @@ impl Command {
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,
             Self::Completions(_) | Self::Man(_) | Self::Generate(_) => return,
-            Self::Version | Self::Features | Self::Options | Self::Absent(_) => return,
+            Self::Devices | Self::Version | Self::Features | Self::Options | Self::Absent(_) => return,
         };
         if selection.host.is_empty() {
             selection.host.push(host.to_owned());

@@ -2,6 +2,7 @@
 //! program has come last.
 
 pub(crate) mod derive;
+pub(crate) mod devices;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
@@ -24,6 +25,7 @@ use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::types::{SessionId, Timestamp};
 use serde::Serialize;
 
+pub(crate) use devices::AcceleratorSummary;
 pub(crate) use list::{GroupKey, LsNode, LsSnapshot, NodeFields, SnapshotGroup, SnapshotObject};
 
 use crate::compat::{Dialect, RESTIC_VERSION, go_arch};
@@ -127,6 +129,9 @@ pub(crate) struct CheckSummary {
     pub(crate) chunks_read: u64,
     pub(crate) bytes_read: u64,
     pub(crate) leftovers: u64,
+    /// Work of a device, if one was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) accelerator: Option<AcceleratorSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
 }
@@ -243,6 +248,9 @@ pub(crate) struct BackupSummary {
     pub(crate) chunks_duplicate: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
+    /// Work of a device, if one was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) accelerator: Option<AcceleratorSummary>,
     /// Counters of the index, with --verbose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) index: Option<Index>,
@@ -252,7 +260,7 @@ impl BackupSummary {
     /// Describes the end of a backup.
     pub(crate) fn of(
         report: &BackupReport,
-        index: Option<Index>,
+        (index, accelerator): (Option<Index>, Option<AcceleratorSummary>),
         total_duration: f64,
         peak_rss_bytes: Option<u64>,
     ) -> Self {
@@ -263,6 +271,7 @@ impl BackupSummary {
             chunks_unique: report.chunks.data_unique,
             chunks_duplicate: report.chunks.data_duplicate,
             peak_rss_bytes,
+            accelerator,
             index,
         }
     }

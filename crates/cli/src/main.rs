@@ -3,6 +3,7 @@
 //! It is thin: the command line ([`args`]) becomes a plan, the engine carries it out, and the command prints the outcome.
 #![forbid(unsafe_code)]
 
+mod accelerator;
 mod args;
 mod commands;
 mod compat;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use onefold_engine::accelerator::AcceleratorChoice;
 use onefold_engine::backup::Budget;
 use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
@@ -26,7 +27,7 @@ use crate::text::parse_duration;
 const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 
 /// The variables that are looked up, for manuals.
-pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 15] = [
     ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
     ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
     (
@@ -40,6 +41,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
     ("ONEFOLD_KEY_HINT", "The key slot that is tried first, as --key-hint."),
     ("ONEFOLD_CACHE_DIR", "Directory of the index, as --cache-dir."),
     ("ONEFOLD_INDEX_SERVER", "Address of the server for the entries of the index, as --index-server."),
+    ("ONEFOLD_ACCELERATOR", "Device that finds and names chunks, too, as --accelerator: auto, cpu, cuda or cuda:N."),
     ("ONEFOLD_COMPRESSION", "Compression of new data, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
     ("ONEFOLD_COMPAT", "restic: restic's variables, defaults and messages are used, for programs made for restic."),
@@ -105,6 +107,8 @@ pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
     /// Threads that compute.
     pub(crate) threads: usize,
+    /// Device that finds and names chunks, unless an option chooses another.
+    pub(crate) accelerator: AcceleratorChoice,
     /// Compression of new data.
     pub(crate) compression: Compression,
     /// Method by which disks carry out batches.
@@ -205,6 +209,8 @@ impl Settings {
             Some(text) => text.parse()?,
             None => Compression::default(),
         };
+        let accelerator = text("ONEFOLD_ACCELERATOR")?.map(|text| text.parse()).transpose();
+        let accelerator = accelerator.context("ONEFOLD_ACCELERATOR")?.unwrap_or_default();
         let io = text("ONEFOLD_IO")?.map(|text| text.parse()).transpose().context("ONEFOLD_IO")?.unwrap_or_default();
         let key_memory = args.key_memory_max.as_deref().map(parse_size).transpose().context("--key-memory-max")?;
         let memory_kib_max = u32::try_from(key_memory.unwrap_or(memory) >> 10).unwrap_or(u32::MAX);
@@ -227,6 +233,7 @@ impl Settings {
             host: text("ONEFOLD_HOST")?,
             memory_bytes,
             threads: Budget::threads(memory_bytes, os_identity::processors()),
+            accelerator,
             compression,
             io,
             retry_lock: args.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,

@@ -94,6 +94,7 @@ impl Fixture {
                 program: "onefold test".into(),
                 preset: IndexPreset::default(),
                 budget: Budget::of(64 << 20, 2),
+                accelerator: None,
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
             },
             heads: None,

@@ -2,6 +2,8 @@
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests prepare real files")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(feature = "cuda")]
+mod accelerators;
 mod backup;
 #[cfg(feature = "lab")]
 mod browser;

@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use onefold_accel::device::NameHash;
+
 use crate::crypto::Keys;
 use crate::types::{ChunkKind, Fingerprint};
 
@@ -18,11 +20,20 @@ pub(crate) fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'
 pub trait Fingerprinter: Debug + Send + Sync {
     /// Returns the name of each of a batch of chunks, in order.
     fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint>;
+
+    /// Returns the hash by which a device computes the same names, if there is one.
+    fn on_device(&self) -> Option<NameHash> {
+        None
+    }
 }
 
 /// As in a repository with these keys.
 impl Fingerprinter for Keys {
     fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint> {
         self.fingerprints(ChunkKind::Data, chunks)
+    }
+
+    fn on_device(&self) -> Option<NameHash> {
+        Some(NameHash::Blake3(*self.data_fingerprinter()))
     }
 }

@@ -22,7 +22,7 @@
 //! [`Repository`] is the way in. The engine is synchronous, prints nothing and knows no JSON. The feature `internals` opens
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
-//! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `chunk
+//! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `accelerator chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `identify store`, L5
 //! `pipeline backup restore check collect inspect forget`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ mod facade;
 
 cfg_if::cfg_if! {
     if #[cfg(feature = "internals")] {
+        pub mod accelerator;
         pub mod backup;
         mod bitmap;
         pub mod bloom;
@@ -73,6 +74,7 @@ cfg_if::cfg_if! {
         pub mod tree;
         pub mod types;
     } else {
+        mod accelerator;
         mod backup;
         mod bitmap;
         mod bloom;

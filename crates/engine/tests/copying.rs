@@ -363,7 +363,7 @@ fn after_an_error_at_any_call_nothing_old_is_lost_and_nothing_half_written_stays
 
 /// Stores a container of one region in which the chunk `lie` is not what its name says. Sealing compares chunks of new
 /// regions; here the region passes for one that was compared.
-fn store_lie(world: &World, store: &Store, lie: usize) -> (Vec<Fingerprint>, ContainerId) {
+pub(super) fn store_lie(world: &World, store: &Store, lie: usize) -> (Vec<Fingerprint>, ContainerId) {
     let session = Session::begin(store, &world.scratch(), SessionKind::Backup, "host").unwrap();
     let plain: Vec<Vec<u8>> = (0..16).map(|number| noise(9000 + number, 500)).collect();
     let names: Vec<Fingerprint> = plain.iter().map(|bytes| store.keys.fingerprint(ChunkKind::Data, bytes)).collect();

@@ -118,6 +118,7 @@ impl Base {
             driver: Driver::inline(1),
             seed: Some(1),
             heads: Some(heads_on(&world.cache())),
+            accelerator: None,
         };
         check(&store, &request, &Silent).unwrap()
     }
@@ -689,6 +690,7 @@ fn parts_make_up_the_whole_and_drivers_agree() {
         driver: Driver::threads(3),
         seed: None,
         heads: None,
+        accelerator: None,
     };
     let threaded = check(&store, &request, &Silent).unwrap();
     assert_eq!((threaded.findings, threaded.chunks_read), (whole.findings, whole.chunks_read));

@@ -96,6 +96,7 @@ fn assert_clean(world: &World, store: &Store, case: &str) {
         driver: Driver::inline(1),
         seed: None,
         heads: None,
+        accelerator: None,
     };
     let report = check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}"));
     assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod deleting;
 mod deriving;
+mod devices;
 mod drivers;
 mod erasing;
 mod exactness;

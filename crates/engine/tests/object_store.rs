@@ -99,6 +99,7 @@ impl Remote {
             driver: Driver::inline(1),
             seed: None,
             heads: None,
+            accelerator: None,
         };
         let report = check(&store, &request, &Silent).unwrap();
         assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);

@@ -47,6 +47,7 @@ fn repositories_of_every_format_are_sound_and_restore() {
             driver: Driver::threads(2),
             seed: None,
             heads: None,
+            accelerator: None,
         };
         let report = check(&store, &request, &Silent).unwrap();
         assert!(report.findings.is_empty(), "{format}: {:?}", report.findings);

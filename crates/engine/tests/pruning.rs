@@ -79,6 +79,7 @@ fn findings(world: &World, store: &Store, case: &str) -> Vec<Finding> {
         driver: Driver::inline(1),
         seed: None,
         heads: None,
+        accelerator: None,
     };
     check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}")).findings
 }

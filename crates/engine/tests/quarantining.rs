@@ -103,6 +103,7 @@ fn check_request(world: &World, read: ReadData) -> CheckRequest {
         driver: Driver::inline(1),
         seed: None,
         heads: None,
+        accelerator: None,
     }
 }
 

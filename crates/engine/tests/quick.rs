@@ -44,6 +44,7 @@ fn check_report(world: &World, store: &Store) -> CheckReport {
         driver: Driver::inline(1),
         seed: None,
         heads: None,
+        accelerator: None,
     };
     check(store, &request, &Silent).unwrap()
 }

@@ -99,6 +99,7 @@ fn checked(world: &World, store: &Store) -> CheckReport {
         driver: Driver::inline(1),
         seed: None,
         heads: None,
+        accelerator: None,
     };
     check(store, &request, &Silent).unwrap()
 }

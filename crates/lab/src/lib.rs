@@ -31,6 +31,7 @@ pub mod measure;
 pub mod origin;
 pub mod point;
 mod processor;
+pub mod rates;
 pub mod record;
 pub mod regret;
 pub mod replay;

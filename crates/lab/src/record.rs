@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use onefold_accel::device::NameHash;
 use onefold_engine::Error;
+use onefold_engine::accelerator::Accelerator;
 use onefold_engine::backup::Budget;
 use onefold_engine::backup::ingest::ChunkRule;
 use onefold_engine::backup::record::{RecordOptions, Recorded, record};
@@ -49,6 +51,15 @@ impl Fingerprinter for Hash {
         };
         chunks.iter().map(one).collect()
     }
+
+    /// The kernel of BLAKE3 always has a key.
+    fn on_device(&self) -> Option<NameHash> {
+        match self {
+            Self::Blake3 => None,
+            Self::Sha1 => Some(NameHash::Sha1),
+            Self::Sha256 => Some(NameHash::Sha256),
+        }
+    }
 }
 
 /// Settings that turn data into chunks.
@@ -80,7 +91,7 @@ pub fn record_paths(
     paths: &[PathBuf],
     excludes: &Arc<Excludes>,
     rule: &Rule,
-    (driver, budget): (&Driver, Budget),
+    (driver, budget, accelerator): (&Driver, Budget, Option<&Accelerator>),
     monitor: &dyn Monitor,
 ) -> Result<(Totals, u64)> {
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
@@ -94,6 +105,7 @@ pub fn record_paths(
                 excludes: Arc::clone(excludes),
                 rule: rule.chunk_rule(),
                 budget,
+                accelerator: accelerator.cloned(),
             };
             // The error of the trace, for which the engine has no variant.
             let mut unwritten = None;

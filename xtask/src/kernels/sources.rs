@@ -8,7 +8,7 @@ use crate::checkout::Checkout;
 const DIRECTORY: &str = "crates/accel/kernels/";
 
 /// The files that devices compile, the first one with the others included.
-const FILES: [&str; 6] = ["kernels.cu", "dialect.h", "blake3.h", "gear.h", "references.h", "sha.h"];
+const FILES: [&str; 7] = ["kernels.cu", "dialect.h", "blake3.h", "gear.h", "references.h", "sha.h", "stamp.h"];
 
 /// The mark before the name of each kernel.
 const KERNEL: &str = "KERNEL BOUNDS(";

@@ -12,7 +12,7 @@ use crate::rust;
 const LAYERS: [&[&str]; 9] = [
     &["types", "error", "codec", "random", "bloom", "bitmap", "lru"],
     &["io", "monitor", "pipeline"],
-    &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
+    &["accelerator", "chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
     &["identify", "store"],
     &["backup", "restore", "check", "collect", "inspect", "forget", "derive"],

@@ -137,6 +137,11 @@ impl Finder {
         &self.hash.table
     }
 
+    /// Returns the threshold.
+    pub fn threshold(&self) -> u32 {
+        self.hash.threshold
+    }
+
     /// Appends the candidates among the positions after `halo` bytes, in ascending order. A candidate is the offset of
     /// the byte after the last hashed one from the end of the halo. `halo` is the number of bytes at the front that
     /// only warm up the hash: 31, or fewer if the stream starts less than 31 bytes earlier. Less than 4 GiB follow it.

@@ -1,18 +1,29 @@
 //! Devices other than the processor that can find candidates and name chunks, with the kernels in `kernels/`.
 //!
-//! This module finds them and tests them, and finds duplicates among names for an experiment of the laboratory.
+//! [`Device`] and [`Queue`] are the interface, [`Pool`] has the memory that a device reads, and [`Batches`] checks results before
+//! anybody takes them. `cuda` is the implementation for NVIDIA GPUs; it also finds duplicates among names for an experiment of the laboratory.
 
+mod batches;
+#[cfg(test)]
+mod batches_tests;
+mod buffer;
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "calls the driver of the device")]
-mod cuda;
+pub mod cuda;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "kernels take addresses")]
 mod host;
+#[cfg(any(test, feature = "testing"))]
+pub mod host_device;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "cuda")]
-pub use cuda::{References, list, self_test, with_references};
+pub use batches::{Batch, Batches, Check, Namer, Range};
+pub use buffer::{Buffer, Frozen, Memory, Pool};
+pub use queue::{
+    Device, Limits, Listed, NameHash, Named, POISON, POISON_WORD, Queue, Rule, Search, Span, TILE_BYTES, Wait,
+};
 
 use std::fmt;
 
@@ -23,6 +34,8 @@ pub struct About {
     pub name: String,
     /// Ten times the compute capability: 90 for 9.0.
     pub architecture: u32,
+    /// Number of its multiprocessors.
+    pub multiprocessors: u32,
     /// Bytes of its memory.
     pub memory_bytes: u64,
     /// Newest version of the interface that the driver has: 12,090 for 12.9.
@@ -62,8 +75,8 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Fault {
-    #[cfg(feature = "cuda")]
-    fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+    /// Creates a fault.
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 }

@@ -331,13 +331,14 @@ fn every_kernel_of_the_sources_can_be_launched_here() {
         include_str!("../../kernels/blake3.h"),
         include_str!("../../kernels/sha.h"),
         include_str!("../../kernels/references.h"),
+        include_str!("../../kernels/stamp.h"),
     ];
     let mut defined: Vec<_> = sources.into_iter().flat_map(defined).collect();
     let mut known = kernels();
     defined.sort();
     known.sort();
     assert_eq!(defined, known);
-    assert_eq!(known.len(), 15);
+    assert_eq!(known.len(), 16);
 }
 
 /// A sanitizer's exit code for what it found.

@@ -8,6 +8,7 @@ use onefold_engine::identify::IndexPreset;
 use onefold_engine::snapshot::Snapshot;
 
 use crate::args::BackupArgs;
+use crate::args::accelerator::AcceleratorArgs;
 
 /// Numbers of files that may be read at the same time.
 pub(crate) const READ_CONCURRENCY: RangeInclusive<u8> = 1..=64;
@@ -47,6 +48,8 @@ pub(crate) struct ParentArgs {
     /// last, at first adaptive]
     #[arg(long, value_name = "PRESET", value_parser = index_preset)]
     pub(crate) index: Option<IndexPreset>,
+    #[command(flatten)]
+    pub(crate) accelerator: AcceleratorArgs,
 }
 
 /// Reads the name of a preset of the index.

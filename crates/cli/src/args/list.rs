@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::args::SelectionArgs;
+use crate::args::accelerator::AcceleratorArgs;
 use crate::args::backup::Grouping;
 
 /// Options of `snapshots`.
@@ -122,6 +123,8 @@ pub(crate) struct CheckArgs {
     /// Read a part: the n-th of m parts, or a random part of this percentage or size
     #[arg(long, value_name = "n/m|N%|SIZE")]
     pub(crate) read_data_subset: Option<String>,
+    #[command(flatten)]
+    pub(crate) accelerator: AcceleratorArgs,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }

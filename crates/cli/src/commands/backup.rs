@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
+use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
 use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, dry_run};
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
@@ -19,12 +20,13 @@ use onefold_engine::source::walk::{Event, Walk};
 use onefold_engine::store::Store;
 use onefold_engine::types::{SessionId, Timestamp};
 
+use crate::accelerator;
 use crate::args::BackupArgs;
 use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
-use crate::json::{BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
+use crate::json::{AcceleratorSummary, BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
 use crate::open::{Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -36,6 +38,7 @@ use crate::trust;
 
 /// Makes a snapshot.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) -> Result<()> {
+    let accelerator = accelerator::open(settings, output, &args.compare.accelerator)?;
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -51,7 +54,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
             ));
         }
     }
-    let options = plan(settings, output, args, &opened, &cache, &sources)?;
+    let budget = accelerator::budget(settings, accelerator.as_ref());
+    let options = BackupOptions { budget, accelerator, ..plan(settings, output, args, &opened, &cache, &sources)? };
     if args.dry_run {
         return try_out(output, &opened.store, &sources, &options, &progress);
     }
@@ -59,7 +63,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
         cache: &cache.cache,
         index: index_options(
             settings,
-            (options.preset, settings.budget().index_bytes),
+            (options.preset, budget.index_bytes),
             &args.server,
             opened.store.config.repository,
             &cache,
@@ -81,7 +85,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
         with_retries(settings, output, &progress, || repo::backup(&opened.store, &request))
     };
     let outcome = outcome.map_err(|error| end_of_stream(error, &sources, &progress))?;
-    print(output, &outcome, &progress)?;
+    let usage = request.options.accelerator.as_ref().map(Accelerator::usage);
+    print(output, &outcome, usage, &progress)?;
     if let Some(heads) = &request.heads {
         trust::report_lost(output, heads, &outcome.lost_heads);
     }
@@ -124,6 +129,7 @@ fn plan(
         program: PROGRAM.to_owned(),
         preset: args.compare.index.unwrap_or_else(|| cache.cache.index_preset()),
         budget: settings.budget(),
+        accelerator: None,
         scratch: cache.scratch(),
     })
 }
@@ -208,12 +214,13 @@ fn finish(progress: &Progress, end: Unreadable) -> Result<()> {
     if progress.failures() == 0 { Ok(()) } else { Err(end.into()) }
 }
 
-fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Result<()> {
+fn print(output: &Output, outcome: &BackupOutcome, usage: Option<AcceleratorUsage>, progress: &Progress) -> Result<()> {
     let report = &outcome.report;
     let elapsed = progress.elapsed();
     if output.json {
         let index = (Verbosity::Verbose <= output.verbosity).then(|| Index::of(outcome));
-        output.message(&BackupSummary::of(report, index, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
+        let additions = (index, usage.map(AcceleratorSummary::of));
+        output.message(&BackupSummary::of(report, additions, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
         // The engine's note of it is for people only.
         if let Some(reason) = outcome.index_degraded.as_ref().filter(|_| Verbosity::Normal <= output.verbosity) {
             output.warn(&format!("warning: the index will be rebuilt next time: {reason}"));
@@ -227,6 +234,9 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     print_entries(output, summary)?;
     if Verbosity::Verbose <= output.verbosity {
         let chunks = &report.chunks;
+        if let Some(usage) = &usage {
+            output.line(accelerator::sentence(usage))?;
+        }
         output.line(format!("Data chunks:  {:5} new, {:5} known", chunks.data_unique, chunks.data_duplicate))?;
         output
             .line(format!("Tree chunks:  {:5} new, {:5} known", chunks.metadata_unique, chunks.metadata_duplicate))?;

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, ReadData, Severity, check};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
 
+use crate::accelerator;
 use crate::args::SelectionArgs;
 use crate::args::list::CheckArgs;
 use crate::interrupt::Interrupt;
-use crate::json::{CheckFailure, CheckSummary};
+use crate::json::{AcceleratorSummary, CheckFailure, CheckSummary};
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -22,6 +24,7 @@ use crate::trust;
 /// Verifies the repository.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -> Result<()> {
     let read = how_much(args)?;
+    let accelerator = accelerator::open(settings, output, &args.accelerator)?;
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -33,6 +36,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
         seed: None,
+        accelerator,
         heads: trust::heads(settings, opened.store.config.repository),
     };
     let report = {
@@ -40,7 +44,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -
         check(&opened.store, &request, &*progress)?
     };
     let damaged = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
-    print(output, &report, damaged)?;
+    print(output, &report, request.accelerator.as_ref().map(Accelerator::usage), damaged)?;
     ensure!(damaged == 0, "the repository has {}", text::count(damaged as u64, "error"));
     Ok(())
 }
@@ -74,7 +78,7 @@ fn how_much(args: &CheckArgs) -> Result<ReadData> {
     Ok(ReadData::Subset { index: index.parse().ok().with_context(wrong)?, of: of.parse().ok().with_context(wrong)? })
 }
 
-fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
+fn print(output: &Output, report: &CheckReport, usage: Option<AcceleratorUsage>, damaged: usize) -> Result<()> {
     for finding in &report.findings {
         if output.json {
             output.warn_message(&CheckFailure::of(finding));
@@ -95,6 +99,7 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
             chunks_read: report.chunks_read,
             bytes_read: report.bytes_read,
             leftovers: report.leftovers,
+            accelerator: usage.map(AcceleratorSummary::of),
             peak_rss_bytes: process_peak_rss_bytes(),
         })?;
     } else if Verbosity::Normal <= output.verbosity {

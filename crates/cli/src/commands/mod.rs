@@ -7,6 +7,7 @@ mod cdp;
 mod check;
 mod completions;
 mod derive;
+mod devices;
 mod diff;
 mod dump;
 mod dump_contents;
@@ -92,6 +93,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Completions(args) => completions::write(&output, &args),
         Command::Man(args) => completions::write_pages(&output, &args.directory),
         Command::Generate(args) => completions::generate(&output, &args),
+        Command::Devices => devices::run(&output),
         Command::Version => version::run(dialect, &output),
         Command::Features => Ok(output.line("there are no feature flags")?),
         Command::Options => Ok(output.line("there are no extended options")?),

@@ -135,6 +135,7 @@ impl Run<'_> {
             driver: Driver::threads(self.settings.threads),
             seed: None,
             heads: None,
+            accelerator: None,
         };
         let report = {
             let _shown = progress.show();

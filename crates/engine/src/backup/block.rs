@@ -4,6 +4,8 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use onefold_accel::device;
+
 use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::pipeline::BufferPool;
@@ -19,32 +21,102 @@ pub(crate) const BLOCK_EVENTS_MAX: usize = 1024;
 
 /// Buffers of dropped blocks, which later blocks use without another allocation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Buffers(Arc<BufferPool<Vec<u8>>>);
+pub(crate) struct Buffers {
+    heap: Arc<BufferPool<Vec<u8>>>,
+    /// Buffers that a device reads, as long as some are free.
+    device: Option<device::Pool>,
+}
 
 impl Buffers {
+    /// Takes buffers from a device while it has some.
+    pub(crate) fn of_device(pool: device::Pool) -> Self {
+        Self { device: Some(pool), ..Self::default() }
+    }
+
     /// Returns an empty buffer for one block.
     pub(crate) fn take(&self) -> BlockBytes {
-        let mut buffer = self.0.take();
-        buffer.resize(BLOCK_BYTES, 0);
-        BlockBytes { buffer, filled: 0, reserved: 0, home: self.clone() }
+        let memory = self.device.as_ref().and_then(device::Pool::take).map_or_else(
+            || {
+                let mut buffer = self.heap.take();
+                buffer.resize(BLOCK_BYTES, 0);
+                Memory::Heap(buffer)
+            },
+            Memory::Device,
+        );
+        BlockBytes { memory, filled: 0, reserved: 0, sent: None, heap: Arc::clone(&self.heap) }
     }
+}
+
+/// Memory of a block.
+#[derive(Debug)]
+enum Memory {
+    /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
+    Heap(Vec<u8>),
+    /// The same, and a device can read it once it is filled.
+    Device(device::Buffer),
+    /// Filled.
+    Frozen(Arc<device::Frozen>),
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(buffer) => buffer,
+            Self::Device(buffer) => buffer,
+            Self::Frozen(frozen) => frozen,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(buffer) => buffer,
+            Self::Device(buffer) => buffer,
+            Self::Frozen(_) => &mut [],
+        }
+    }
+}
+
+/// A block's position in a batch on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    /// The batch.
+    pub(crate) batch: device::Batch,
+    /// Number of the block in it.
+    pub(crate) number: usize,
+    /// Blocks of the batch.
+    pub(crate) count: usize,
 }
 
 /// The bytes of a block. Dropping them returns the buffer to its [`Buffers`].
 #[derive(Debug)]
 pub(crate) struct BlockBytes {
-    /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
-    buffer: Vec<u8>,
+    memory: Memory,
     filled: usize,
     /// Kept free for files that are read later.
     reserved: usize,
-    home: Buffers,
+    /// The batch of a device that has these bytes, too.
+    pub(crate) sent: Option<Sent>,
+    heap: Arc<BufferPool<Vec<u8>>>,
 }
 
 impl BlockBytes {
+    /// Ends the filling. Returns the bytes for a device if it can read them.
+    pub(crate) fn freeze(&mut self) -> Option<Arc<device::Frozen>> {
+        if let Memory::Device(_) = self.memory {
+            let empty = Memory::Heap(Vec::new());
+            if let Memory::Device(buffer) = std::mem::replace(&mut self.memory, empty) {
+                self.memory = Memory::Frozen(buffer.freeze(self.filled));
+            }
+        }
+        match &self.memory {
+            Memory::Frozen(frozen) => Some(Arc::clone(frozen)),
+            Memory::Heap(_) | Memory::Device(_) => None,
+        }
+    }
+
     /// Returns the free bytes that are not reserved.
     pub(crate) fn free(&self) -> usize {
-        self.buffer.len() - self.filled - self.reserved
+        self.memory.bytes().len() - self.filled - self.reserved
     }
 
     /// Reserves `len` free bytes.
@@ -58,10 +130,21 @@ impl BlockBytes {
         self.reserved -= len;
     }
 
-    /// Grows the buffer until `len` bytes are free. Only a file that has grown makes a block grow.
+    /// Grows the buffer until `len` bytes are free. Only a file that has grown makes a block grow. A device cannot read it then.
     pub(crate) fn make_free(&mut self, len: usize) {
         let lacking = len.saturating_sub(self.free());
-        self.buffer.resize(self.buffer.len() + lacking, 0);
+        if lacking == 0 {
+            return;
+        }
+        let all = self.memory.bytes().len() + lacking;
+        if let Memory::Heap(buffer) = &mut self.memory {
+            buffer.resize(all, 0);
+        } else {
+            let mut buffer = self.heap.take();
+            buffer.resize(all, 0);
+            buffer.get_mut(..self.filled).expect("the new buffer is longer").copy_from_slice(self);
+            self.memory = Memory::Heap(buffer);
+        }
     }
 
     /// Drops all but the first `len` bytes.
@@ -72,13 +155,13 @@ impl BlockBytes {
     /// Appends bytes, which must fit.
     pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
-        self.buffer.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
+        self.memory.bytes_mut().get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
         self.filled = end;
     }
 
     /// Lets `fill` write into the next `len` bytes and appends as many as it reports.
     pub(crate) fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
-        let next = self.buffer.get_mut(self.filled..self.filled + len).expect("no more than fit");
+        let next = self.memory.bytes_mut().get_mut(self.filled..self.filled + len).expect("no more than fit");
         let count = fill(next)?;
         assert!(count <= len, "a read fills no more than its buffer");
         self.filled += count;
@@ -90,15 +173,17 @@ impl Deref for BlockBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buffer.get(..self.filled).expect("the filled part lies in the buffer")
+        self.memory.bytes().get(..self.filled).expect("the filled part lies in the buffer")
     }
 }
 
 impl Drop for BlockBytes {
     fn drop(&mut self) {
-        self.buffer.truncate(BLOCK_BYTES);
-        self.buffer.shrink_to(BLOCK_BYTES);
-        self.home.0.put(std::mem::take(&mut self.buffer));
+        if let Memory::Heap(buffer) = &mut self.memory {
+            buffer.truncate(BLOCK_BYTES);
+            buffer.shrink_to(BLOCK_BYTES);
+            self.heap.put(std::mem::take(buffer));
+        }
     }
 }
 

@@ -4,20 +4,78 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, Input, Step};
+use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, Input, Sent, Step};
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
 use crate::fingerprint::Fingerprinter;
 use crate::pipeline::Task;
 use crate::types::Fingerprint;
 
+/// Reads the small files of a block.
+#[derive(Debug)]
+pub(crate) struct ReadSmall {
+    /// Reads what is not read yet.
+    pub(crate) files: FileReader,
+}
+
+impl Task for ReadSmall {
+    type In = Block<Input>;
+    type Out = Block<ByteRange>;
+
+    fn run(&self, block: Block<Input>) -> Block<ByteRange> {
+        self.files.read_small(block)
+    }
+}
+
+/// Finds the candidates in a block that was read.
+#[derive(Debug)]
+pub(crate) struct SearchBlock {
+    /// The hash; `None` where cuts do not depend on candidates.
+    pub(crate) table: Option<GearTable>,
+}
+
+impl SearchBlock {
+    fn search(&self, bytes: &BlockBytes, range: ByteRange) -> Searched {
+        let mut candidates = Vec::new();
+        if let Some(table) = &self.table {
+            let ByteRange { start, len, halo } = range;
+            let bytes = bytes.get(start - halo as usize..start + len as usize).unwrap_or_default();
+            table.candidates(bytes, halo as usize, &mut candidates);
+        }
+        Searched::of(range, candidates)
+    }
+}
+
+impl Task for SearchBlock {
+    type In = Block<ByteRange>;
+    type Out = Block<Searched>;
+
+    fn run(&self, Block { bytes, events }: Block<ByteRange>) -> Block<Searched> {
+        let searched = |event| match event {
+            Event::Step(step) => Event::Step(step),
+            Event::Bytes(range) => Event::Bytes(self.search(&bytes, range)),
+        };
+        let events = events.into_iter().map(searched).collect();
+        Block { bytes, events }
+    }
+}
+
 /// Reads the small files of a block, and finds the candidates while the bytes are at hand.
 #[derive(Debug)]
 pub(crate) struct FindCandidates {
-    /// Reads what is not read yet.
-    pub(crate) files: FileReader,
-    /// The hash; `None` where cuts do not depend on candidates.
-    pub(crate) table: Option<GearTable>,
+    /// Reads.
+    pub(crate) read: ReadSmall,
+    /// Finds.
+    pub(crate) search: SearchBlock,
+}
+
+impl Task for FindCandidates {
+    type In = Block<Input>;
+    type Out = Block<Searched>;
+
+    fn run(&self, block: Block<Input>) -> Block<Searched> {
+        self.search.run(self.read.run(block))
+    }
 }
 
 /// Bytes of the open file with their candidates.
@@ -28,29 +86,10 @@ pub(crate) struct Searched {
     candidates: Vec<u32>,
 }
 
-impl FindCandidates {
-    fn search(&self, bytes: &BlockBytes, ByteRange { start, len, halo }: ByteRange) -> Searched {
-        let mut candidates = Vec::new();
-        if let Some(table) = &self.table {
-            let bytes = bytes.get(start - halo as usize..start + len as usize).unwrap_or_default();
-            table.candidates(bytes, halo as usize, &mut candidates);
-        }
-        Searched { start, len, candidates }
-    }
-}
-
-impl Task for FindCandidates {
-    type In = Block<Input>;
-    type Out = Block<Searched>;
-
-    fn run(&self, block: Block<Input>) -> Block<Searched> {
-        let Block { bytes, events } = self.files.read_small(block);
-        let searched = |event| match event {
-            Event::Step(step) => Event::Step(step),
-            Event::Bytes(range) => Event::Bytes(self.search(&bytes, range)),
-        };
-        let events = events.into_iter().map(searched).collect();
-        Block { bytes, events }
+impl Searched {
+    /// Joins bytes and their candidates.
+    pub(crate) fn of(ByteRange { start, len, .. }: ByteRange, candidates: Vec<u32>) -> Self {
+        Self { start, len, candidates }
     }
 }
 
@@ -111,6 +150,19 @@ impl CutBlock {
             None => None,
         };
         bytes.expect("chunks lie inside their block")
+    }
+
+    /// Returns the batch of a device that has the block.
+    pub(crate) fn sent(&self) -> Option<Sent> {
+        self.bytes.sent
+    }
+
+    /// Returns where a chunk begins in the block; `None` if it began in an earlier one.
+    pub(crate) fn start_in_block(&self, number: usize) -> Option<usize> {
+        match self.locations.get(number) {
+            Some(Location::Block(range)) => Some(range.start),
+            Some(Location::Joined(_)) | None => None,
+        }
     }
 
     /// Returns how many chunks there are.

@@ -2,15 +2,22 @@
 
 use std::sync::Arc;
 
-use crate::backup::block::{Block, Input};
-use crate::backup::cut::{CutBlock, CutStage, Cuts, FindCandidates, FingerprintChunks, StreamCutter};
+use onefold_accel::device::{self, Limits, Rule};
+
+use crate::accelerator::{Accelerator, DeviceWork};
+use crate::backup::Budget;
+use crate::backup::block::{BLOCK_BYTES, Block, Input};
+use crate::backup::cut::{
+    CutBlock, CutStage, Cuts, FindCandidates, FingerprintChunks, ReadSmall, SearchBlock, Searched, StreamCutter,
+};
+use crate::backup::device::{DeviceNames, DeviceSearch};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::chunk::{Chunking, Cutter, GearTable};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprinter;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Prefetcher, TaskQueue};
+use crate::pipeline::{Ordered, Prefetcher};
 
 /// How a source becomes chunks.
 #[derive(Debug)]
@@ -37,42 +44,88 @@ impl ChunkRule {
     }
 }
 
+impl ChunkRule {
+    /// Returns what of it a device does. Where chunks may be longer than a block, most lie in several: the processor names them.
+    fn on_device(&self) -> Rule {
+        let hash = match &self.cutter {
+            Cuts::OfCandidates(cutter) if cutter.chunk_bytes_max() as usize <= BLOCK_BYTES => {
+                self.fingerprinter.on_device()
+            }
+            Cuts::OfCandidates(_) | Cuts::OfBytes(_) => None,
+        };
+        Rule { search: self.table.as_ref().map(GearTable::search), hash }
+    }
+}
+
 /// The stages before identification.
 #[derive(Debug)]
 pub(crate) struct Ingest {
     prefetcher: Prefetcher<Block<Input>>,
-    search: TaskQueue<FindCandidates>,
+    search: Box<dyn Ordered<In = Block<Input>, Out = Block<Searched>>>,
     cutter: CutStage,
-    name: TaskQueue<FingerprintChunks>,
+    name: Box<dyn Ordered<In = CutBlock, Out = CutBlock>>,
+    accelerator: Option<Accelerator>,
 }
 
 impl Ingest {
-    /// Starts to read. `files` reads the small files that `reader` found; each stage has up to `depth` blocks in flight.
+    /// Starts to read. `files` reads the small files that `reader` found. An accelerator takes as many blocks as its share of the budget has.
     pub(crate) fn new(
         driver: &Driver,
         mut reader: SourceReader,
         files: FileReader,
         rule: ChunkRule,
-        depth: usize,
+        (budget, accelerator): (&Budget, Option<&Accelerator>),
     ) -> Self {
+        let depth = budget.blocks_in_flight;
+        let limits = budget.device_limits();
+        let opened = accelerator.zip(limits).and_then(|(accelerator, limits)| Self::open(accelerator, &rule, limits));
         let ChunkRule { cutter, table, fingerprinter } = rule;
-        let search = driver.queue(FindCandidates { files, table }, Pool::Read, depth);
-        let name = driver.queue(FingerprintChunks { fingerprinter }, Pool::Compute, depth);
+        let queue = driver.queue(FingerprintChunks { fingerprinter: Arc::clone(&fingerprinter) }, Pool::Compute, depth);
+        let (search, name): (Box<dyn Ordered<In = _, Out = _>>, Box<dyn Ordered<In = _, Out = _>>) =
+            if let Some((work, pool)) = opened {
+                reader.read_for_device(pool);
+                let again = SearchBlock { table: table.clone() };
+                let read = driver.queue(ReadSmall { files }, Pool::Read, depth);
+                let searched = driver.queue(SearchBlock { table }, Pool::Compute, depth);
+                let search = DeviceSearch::new(read, searched, again, work.clone(), depth);
+                (Box::new(search), Box::new(DeviceNames::new(queue, fingerprinter, work, depth)))
+            } else {
+                let find = FindCandidates { read: ReadSmall { files }, search: SearchBlock { table } };
+                (Box::new(driver.queue(find, Pool::Read, depth)), Box::new(queue))
+            };
         let prefetcher = driver.prefetch(move || reader.next_block(), depth);
-        Self { prefetcher, search, cutter: CutStage::new(cutter), name }
+        Self { prefetcher, search, cutter: CutStage::new(cutter), name, accelerator: accelerator.cloned() }
+    }
+
+    fn open(accelerator: &Accelerator, rule: &ChunkRule, limits: Limits) -> Option<(DeviceWork, device::Pool)> {
+        accelerator.open(&rule.on_device(), &rule.fingerprinter, limits)
     }
 
     /// Hands every block over, in stream order.
     pub(crate) fn run(self, monitor: &dyn Monitor, each: &mut dyn FnMut(CutBlock) -> Result<()>) -> Result<()> {
-        let Self { prefetcher, mut search, mut cutter, mut name } = self;
+        let Self { prefetcher, mut search, mut cutter, mut name, accelerator } = self;
         let mut take = |searched| name.push(cutter.cut(searched)).map_or(Ok(()), &mut *each);
         for block in prefetcher {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
             search.push(block).map_or(Ok(()), &mut take)?;
+            report(accelerator.as_ref(), monitor);
         }
-        search.drain().try_for_each(&mut take)?;
-        name.drain().try_for_each(each)
+        while let Some(searched) = search.pop() {
+            take(searched)?;
+        }
+        while let Some(named) = name.pop() {
+            each(named)?;
+        }
+        report(accelerator.as_ref(), monitor);
+        Ok(())
+    }
+}
+
+/// Reports a fault of the accelerator.
+fn report(accelerator: Option<&Accelerator>, monitor: &dyn Monitor) {
+    if let Some(accelerator) = accelerator {
+        accelerator.report(monitor);
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod assemble;
 pub(crate) mod block;
 pub mod cut;
+mod device;
 pub mod dry_run;
 pub(crate) mod identify;
 pub mod ingest;
@@ -18,6 +19,9 @@ pub mod writer;
 
 use block::BLOCK_BYTES;
 
+use onefold_accel::device::{Limits, Search};
+
+use crate::chunk::CHUNK_BYTES_AVERAGE;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
@@ -52,6 +56,10 @@ pub struct Budget {
     pub parent_bytes: usize,
     /// Bytes for the index.
     pub index_bytes: usize,
+    /// Batches on a device at the same time; 0 without one.
+    pub device_batches: usize,
+    /// Blocks of such a batch, at most.
+    pub device_blocks: usize,
 }
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -77,6 +85,11 @@ const CONTAINER_CHUNKS: usize = 1536;
 /// A unique chunk between two barriers: in the maps of the identifier and of locations, in its region and its unit.
 const UNRECORDED_BYTES: usize = 320;
 
+/// Batches on a device: one being filled, one on its way there, one being searched, one being named.
+const DEVICE_BATCHES: usize = 4;
+/// Bytes of a batch: with less than 8 MiB, launches and small copies take a part of the time; with more, memory only grows.
+const DEVICE_BATCH_BYTES: usize = 32 * MIB;
+
 impl Budget {
     /// Divides `bytes`, which must be at least [`Budget::BYTES_MIN`]. Queues get what their depth needs, at most as much as
     /// keeps `threads` busy; the index gets the rest, at most half. Containers and regions count with their default sizes: a
@@ -97,9 +110,42 @@ impl Budget {
             steps_waiting: (bytes / 64 / STEP_BYTES).clamp(1 << 10, 1 << 16),
             parent_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             index_bytes: 0,
+            device_batches: 0,
+            device_blocks: 0,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
+    }
+
+    /// Gives a device its share of `bytes`, which must be at least [`Budget::DEVICE_BYTES_MIN`] and what the budget was made of. The share is
+    /// taken from that of the index. It does not cover the driver's own memory, some hundred MiB.
+    #[must_use]
+    pub fn with_device(self, bytes: usize) -> Self {
+        let mut budget = Self {
+            index_bytes: 0,
+            device_batches: DEVICE_BATCHES,
+            device_blocks: DEVICE_BATCH_BYTES / BLOCK_BYTES,
+            ..self
+        };
+        budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
+        budget
+    }
+
+    /// Returns the sizes of a device's queue; `None` without a device.
+    pub(crate) fn device_limits(&self) -> Option<Limits> {
+        let &Self { device_batches: batches, device_blocks: blocks, .. } = self;
+        let joined_bytes = blocks * BLOCK_BYTES / 8;
+        (batches != 0 && blocks != 0).then_some(Limits { block_bytes: BLOCK_BYTES, blocks, batches, joined_bytes })
+    }
+
+    /// Returns the memory of a device's blocks, lists and results, and of the queue that reads small files for it.
+    fn device_bytes(&self) -> usize {
+        let Some(limits) = self.device_limits() else { return 0 };
+        // Chunks of the smallest average have the most candidates.
+        let threshold = u32::MAX / (CHUNK_BYTES_AVERAGE.start() / 2);
+        let slots = Search { table: Box::new([0; 256]), threshold }.slots();
+        let blocks = limits.blocks * limits.batches + self.blocks_in_flight + 1;
+        blocks * BLOCK_AND_STEPS_BYTES + limits.host_bytes(slots)
     }
 
     /// Returns the limits of the writer of containers.
@@ -115,6 +161,8 @@ impl Budget {
 
     /// Memory that an operation uses unless it is given another budget.
     pub const BYTES_DEFAULT: usize = 512 * MIB;
+    /// The least memory with which a device is used: the driver takes some hundred MiB besides.
+    pub const DEVICE_BYTES_MIN: usize = crate::accelerator::DEVICE_BYTES_MIN;
     /// The least memory that can be divided.
     pub const BYTES_MIN: usize = 64 * MIB;
 
@@ -131,7 +179,7 @@ impl Budget {
         let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
         let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
         let queues = blocks + regions + compressors + containers + waiting + unrecorded;
-        queues + self.pending_bytes + self.parent_bytes + self.index_bytes
+        queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes()
     }
 }
 
@@ -146,6 +194,11 @@ mod tests {
                 let budget = Budget::of(mebibytes * MIB, threads);
                 assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
                 assert!(12 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
+                if Budget::DEVICE_BYTES_MIN <= mebibytes * MIB {
+                    let with = budget.with_device(mebibytes * MIB);
+                    assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");
+                    assert!(128 * MIB <= with.index_bytes && 128 * MIB <= with.device_bytes(), "{with:?}");
+                }
             }
         }
     }

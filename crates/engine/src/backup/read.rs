@@ -3,6 +3,8 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use onefold_accel::device;
+
 use crate::backup::block::{
     BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileEnd, FileStart, Input,
     ParentDirectory, Step, Unread, entry_of,
@@ -188,6 +190,11 @@ impl SourceReader {
     /// file. `parent` spares what has not changed.
     pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
         Self { files, walk, parent, roots, open: None, buffers: Buffers::default(), is_finished: false }
+    }
+
+    /// Reads into buffers of a device while some are free.
+    pub(crate) fn read_for_device(&mut self, pool: device::Pool) {
+        self.buffers = Buffers::of_device(pool);
     }
 
     /// Returns the next block, small files not read yet; `None` at the end.

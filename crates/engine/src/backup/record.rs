@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::block::{FileEnd, Step};
 use crate::backup::cut::CutEvent;
@@ -30,6 +31,8 @@ pub struct RecordOptions {
     pub rule: ChunkRule,
     /// Division of the memory.
     pub budget: Budget,
+    /// Device that searches and names, too; it has a share in the budget.
+    pub accelerator: Option<Accelerator>,
 }
 
 /// What a source has next.
@@ -55,7 +58,7 @@ pub fn record(
     let files = FileReader::new(ENTRY_BYTES_MAX);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
     let reader = SourceReader::new(files, walk, None, options.roots);
-    let ingest = Ingest::new(driver, reader, files, options.rule, options.budget.blocks_in_flight);
+    let ingest = Ingest::new(driver, reader, files, options.rule, (&options.budget, options.accelerator.as_ref()));
     let mut failures = 0;
     let mut open = PathBuf::new();
     let mut fail = |path: &Path, error: &_| {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
 use crate::backup::cut::{CutBlock, CutEvent};
@@ -67,6 +68,8 @@ pub struct BackupOptions {
     pub preset: IndexPreset,
     /// Division of the memory.
     pub budget: Budget,
+    /// Device that searches and names, too; it has a share in the budget.
+    pub accelerator: Option<Accelerator>,
     /// Directory for spilled state.
     pub scratch: Scratch,
 }
@@ -119,10 +122,9 @@ pub fn backup(
     let files = FileReader::new(store.config.entry_bytes_max());
     let reader = open_reader((store, session), source, files, options, &writer.manifest)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
-    let depth = options.budget.blocks_in_flight;
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
-    let ingest = Ingest::new(driver, reader, files, rule, depth);
+    let ingest = Ingest::new(driver, reader, files, rule, (&options.budget, options.accelerator.as_ref()));
     let built = flow((options, session), ingest, &mut writer.stage, assembler, &**monitor)?;
     let summary = writer.summarize(built.summary)?;
     let snapshot = snapshot_of(options, time, file_clock, built.tree, summary);

@@ -1,11 +1,14 @@
 //! Every container, and every chunk that is in one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::check::CheckRequest;
+use crate::check::comparing::{self, CompareNames};
 use crate::check::condition::{Conditions, Judged};
 use crate::check::findings::Findings;
 use crate::check::listing::list_containers;
+
 use crate::check::objects::{History, MovedTargets};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
@@ -13,8 +16,8 @@ use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName, Prefix};
-use crate::pipeline::Task;
 use crate::pipeline::driver::Pool;
+use crate::pipeline::{Ordered, Task};
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
@@ -143,12 +146,18 @@ impl<'a> Inventory<'a> {
         monitor: &dyn Monitor,
     ) -> Result<()> {
         let store = self.store;
-        let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
+        let accelerator = request.accelerator.as_ref();
+        let opened = accelerator.and_then(|accelerator| comparing::open(accelerator, &store.keys));
+        let (work, pool) = opened.unzip();
+        let for_device = if work.is_some() { comparing::device_bytes() } else { 0 };
+        let bytes = (request.memory_bytes / 4).saturating_sub(for_device);
+        let in_flight = bytes / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
         let driver = &request.driver;
         let mut inspect = driver.queue(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.queue(ReadWhole { store: store.clone() }, Pool::Wait, depth);
-        let mut verify = driver.queue(Verify { store: store.clone() }, Pool::Compute, depth);
+        let queue = driver.queue(Verify { store: store.clone(), pool }, Pool::Compute, depth);
+        let mut verify = CompareNames::new(queue, Arc::clone(&store.keys), work);
         let mut sample = Sample::new(request, &*store.host, listed.len(), store.config.container_bytes)?;
         monitor.stage(Items::Containers, listed.len() as u64);
         let mut last = None;
@@ -176,8 +185,14 @@ impl<'a> Inventory<'a> {
                 self.take(examined, monitor)?;
             }
         }
-        for examined in verify.drain().chain(inspect.drain()) {
+        while let Some(examined) = verify.pop() {
             self.take(examined, monitor)?;
+        }
+        for examined in inspect.drain() {
+            self.take(examined, monitor)?;
+        }
+        if let Some(accelerator) = accelerator {
+            accelerator.report(monitor);
         }
         self.explain_vanished(monitor)?;
         self.counts.chunks = self.chunks.compact()?;

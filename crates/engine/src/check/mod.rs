@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::accelerator::Accelerator;
 use crate::error::Result;
 use crate::monitor::{Items, Monitor};
 use crate::pipeline::Driver;
@@ -17,12 +18,14 @@ use crate::store::{MetadataReader, Store};
 use crate::types::{ContainerId, Fingerprint, SessionId};
 
 mod affected;
+mod comparing;
 mod condition;
 mod config;
 pub mod findings;
 mod graph;
 mod inventory;
 mod listing;
+mod loading;
 mod manifests;
 mod objects;
 mod references;
@@ -99,6 +102,8 @@ pub struct CheckRequest {
     pub seed: Option<u64>,
     /// Directory of the remembered heads; `None` remembers none.
     pub heads: Option<HeadsDir>,
+    /// Device that names chunks, too, of containers whose every byte is read.
+    pub accelerator: Option<Accelerator>,
 }
 
 /// The least memory that a check uses, in bytes: its smallest share is a sixteenth and holds a map.

@@ -110,6 +110,7 @@ mod tests {
             driver: Driver::inline(1),
             seed: Some(5),
             heads: None,
+            accelerator: None,
         };
         let mut sample = Sample::new(&request, &SimHost::new(1), count, 4 << 20).unwrap();
         (0..count).filter(|number| sample.takes(container(*number))).collect()

@@ -1,6 +1,9 @@
 //! Reads containers: either their directories, or every byte.
 
+use onefold_accel::device::Pool;
+
 use crate::check::findings::problem_of;
+use crate::check::loading::Loading;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::inspect;
@@ -9,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::pipeline::Task;
 use crate::store::Store;
-use crate::types::Chunk;
+use crate::types::{Chunk, ChunkKind};
 
 /// A chunk as a container holds it.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +47,15 @@ pub(super) struct Examined {
     pub(super) name: ContainerName,
     /// `Err`: nothing in it can be read.
     pub(super) contents: Result<Contents>,
+}
+
+/// A container whose regions were opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// The container, as far as it was compared.
+    pub(super) examined: Examined,
+    /// Chunks that were not compared.
+    pub(super) loading: Loading,
 }
 
 /// Reads the directories of a container.
@@ -95,18 +107,22 @@ impl Task for ReadWhole {
 pub(super) struct Verify {
     /// The repository.
     pub(super) store: Store,
+    /// Buffers of a device that names chunks.
+    pub(super) pool: Option<Pool>,
 }
 
 impl Task for Verify {
     type In = (ContainerName, Result<Vec<u8>>);
-    type Out = Examined;
+    type Out = Opened;
 
-    fn run(&self, (name, bytes): Self::In) -> Examined {
-        Examined { name, contents: bytes.and_then(|bytes| verify(&self.store, &name, &bytes)) }
+    fn run(&self, (name, bytes): Self::In) -> Opened {
+        let mut loading = Loading::new(self.pool.clone());
+        let contents = bytes.and_then(|bytes| verify(&self.store, &name, &bytes, &mut loading));
+        Opened { examined: Examined { name, contents }, loading }
     }
 }
 
-fn verify(store: &Store, name: &ContainerName, bytes: &[u8]) -> Result<Contents> {
+fn verify(store: &Store, name: &ContainerName, bytes: &[u8], loading: &mut Loading) -> Result<Contents> {
     let mut problems = Vec::new();
     if blake3::hash(bytes) != name.checksum {
         problems.push("damaged: its bytes are not those that it was named after".to_owned());
@@ -131,10 +147,9 @@ fn verify(store: &Store, name: &ContainerName, bytes: &[u8]) -> Result<Contents>
     if !is_padding_empty(&whole.reader, bytes) {
         contents.problems.push("damaged: its padding is not empty".to_owned());
     }
-    let mut compressor = Compressor::default();
-    let mut buffers = (Vec::new(), Vec::new());
+    let mut buffers = (Vec::new(), Vec::new(), Compressor::default());
     for region in 0..u32::try_from(whole.reader.directory.regions.len()).unwrap_or(0) {
-        contents.verify_region(store, &whole.reader, region, bytes, &mut compressor, &mut buffers);
+        contents.verify_region(store, &whole.reader, region, bytes, &mut buffers, loading);
     }
     Ok(contents)
 }
@@ -153,6 +168,15 @@ impl Contents {
         }
     }
 
+    /// Notes that a chunk is not what its name says: the chunk with this index in `chunks`, and its number in the container. The problem takes a
+    /// position among the others.
+    pub(super) fn condemn(&mut self, index: usize, number: usize, position: usize) {
+        if let Some(chunk) = self.chunks.get_mut(index) {
+            chunk.is_sound = false;
+        }
+        self.problems.insert(position.min(self.problems.len()), not_its_name(number));
+    }
+
     /// Opens a region and compares every chunk with its name.
     fn verify_region(
         &mut self,
@@ -160,8 +184,8 @@ impl Contents {
         reader: &ContainerReader,
         region: u32,
         bytes: &[u8],
-        compressor: &mut Compressor,
-        (sealed, plain): &mut (Vec<u8>, Vec<u8>),
+        (sealed, plain, compressor): &mut (Vec<u8>, Vec<u8>, Compressor),
+        loading: &mut Loading,
     ) {
         sealed.clear();
         let stored = reader.region_range(region).and_then(|(offset, len)| {
@@ -178,6 +202,15 @@ impl Contents {
             let Some(chunk) = reader.directory.chunks.get(number) else { continue };
             let len = chunk.len.saturating_sub(chunk.hints_len);
             let taken = rest.split_at_checked(chunk.len as usize);
+            if let (Some((stored, tail)), Some(expected), ChunkKind::Data) = (taken, chunk.fingerprint, chunk.kind)
+                && let Some(bytes) = stored.get(..len as usize)
+                && loading.take(bytes, expected, (self.chunks.len(), number, self.problems.len()))
+            {
+                rest = tail;
+                self.chunks_read += 1;
+                self.chunks.push(FoundChunk { chunk: Chunk { fingerprint: expected, len }, is_sound: true });
+                continue;
+            }
             let found = taken.and_then(|(stored, tail)| {
                 rest = tail;
                 Some(store.keys.fingerprint(chunk.kind, stored.get(..len as usize)?))
@@ -185,7 +218,7 @@ impl Contents {
             self.chunks_read += u64::from(found.is_some());
             let is_sound = found.is_some() && (chunk.fingerprint.is_none() || chunk.fingerprint == found);
             if opened.is_ok() && !is_sound {
-                self.problems.push(format!("damaged: chunk {number} is not what its name says"));
+                self.problems.push(not_its_name(number));
             }
             match chunk.fingerprint.or(found) {
                 Some(fingerprint) => self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound }),
@@ -193,6 +226,10 @@ impl Contents {
             }
         }
     }
+}
+
+fn not_its_name(number: usize) -> String {
+    format!("damaged: chunk {number} is not what its name says")
 }
 
 /// Returns true if the bytes between the regions and the back directory are zero, as far as their position is known.

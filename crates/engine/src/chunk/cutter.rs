@@ -56,6 +56,11 @@ impl Cutter {
         self.open = 0;
     }
 
+    /// Returns the longest chunk in bytes.
+    pub(crate) fn chunk_bytes_max(&self) -> u32 {
+        self.chunking.chunk_bytes_max()
+    }
+
     /// Returns how many bytes follow the last cut.
     pub fn open_len(&self) -> u32 {
         self.open

@@ -6,6 +6,7 @@
 //! The search itself is `onefold_accel::boundary`.
 
 use onefold_accel::boundary::Finder;
+use onefold_accel::device::Search;
 
 use crate::chunk::ChunkSizes;
 
@@ -36,6 +37,11 @@ impl GearTable {
             }
             attempt += 1;
         }
+    }
+
+    /// Returns the search for a device.
+    pub(crate) fn search(&self) -> Search {
+        Search { table: Box::new(*self.finder.table()), threshold: self.finder.threshold() }
     }
 
     /// Returns the words of the table, to compare with the test vectors of the format.

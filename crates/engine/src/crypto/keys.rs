@@ -104,6 +104,11 @@ impl Keys {
         }
     }
 
+    /// Returns the key that names chunks of source bytes.
+    pub(crate) fn data_fingerprinter(&self) -> &[u8; 32] {
+        self.fingerprinter(ChunkKind::Data)
+    }
+
     /// Returns the key that the chunker's table is expanded from.
     pub fn chunk(&self) -> &[u8; 32] {
         &self.chunk

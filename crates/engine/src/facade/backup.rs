@@ -214,6 +214,7 @@ impl<'a> Backup<'a> {
             program: PROGRAM.to_owned(),
             preset,
             budget,
+            accelerator: None,
             scratch: repository.cache.scratch(),
         };
         Ok(BackupRequest {

@@ -45,6 +45,7 @@ impl<'a> Check<'a> {
             driver: repository.driver(),
             seed: None,
             heads: Some(repository.cache.heads(LostHeads::Report)),
+            accelerator: None,
         };
         check::check(&repository.store, &request, &*monitor_or_silent(monitor.as_ref()))
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onefold_engine::accelerator::Accelerator;
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
@@ -57,11 +58,17 @@ pub(super) const SMALL: Adjustments = Adjustments {
 pub(super) struct Notes {
     /// Failures, as sentences.
     pub failures: std::sync::Mutex<Vec<String>>,
+    /// Other messages.
+    pub notes: std::sync::Mutex<Vec<String>>,
 }
 
 impl Monitor for Notes {
     fn failure(&self, path: &Path, error: &Error) {
         self.failures.lock().unwrap().push(format!("{}: {error}", path.display()));
+    }
+
+    fn note(&self, text: &str) {
+        self.notes.lock().unwrap().push(text.to_owned());
     }
 }
 
@@ -142,6 +149,8 @@ pub(super) struct Ask {
     pub memtable_bytes: Option<usize>,
     /// Division of the memory.
     pub budget: Budget,
+    /// Device that searches and names, too.
+    pub accelerator: Option<Accelerator>,
     /// Patterns that are left out.
     pub excludes: Arc<Excludes>,
     /// Who listens.
@@ -158,6 +167,7 @@ impl Default for Ask {
             filter_bytes: None,
             memtable_bytes: None,
             budget: Budget { barrier_containers: 2, references_in_flight: 2000, ..Budget::of(64 << 20, 2) },
+            accelerator: None,
             excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
         }
@@ -304,6 +314,7 @@ pub(super) fn back_up(
             program: "onefold test".into(),
             preset: IndexPreset::default(),
             budget: ask.budget,
+            accelerator: ask.accelerator.clone(),
             scratch: scratch_on(cache),
         },
         heads: Some(heads_on(cache)),

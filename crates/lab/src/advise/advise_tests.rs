@@ -44,7 +44,7 @@ fn recorded(directory: &Path, root: &Path, rule: Rule) -> (u64, u64, u64, u64) {
         Rule::Fixed(bytes) => (Algorithm::Fixed, bytes),
     };
     let how = record::Rule::Open(Chunker::new(algorithm, algorithm.sizes(bytes)).unwrap(), Hash::Blake3);
-    let work = (&Driver::inline(1), Budget::of(MEMORY_BYTES, 1));
+    let work = (&Driver::inline(1), Budget::of(MEMORY_BYTES, 1), None);
     record_paths(&trace, "", &[root.to_path_buf()], &Arc::new(Excludes::default()), &how, work, &Silent).unwrap();
     let (_, mut events) = file::open(&trace).unwrap();
     let sum = describe(&mut events, directory).unwrap().sum();

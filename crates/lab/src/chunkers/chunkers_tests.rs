@@ -371,7 +371,7 @@ fn a_recording_has_the_chunks_of_the_cutter_wherever_blocks_end() {
         }
         let trace = directory.path().join(format!("{algorithm:?} {}.trace", sizes.average));
         let rule = Rule::Open(chunker, Hash::Blake3);
-        let work = (&Driver::inline(1), Budget::of(64 << 20, 1));
+        let work = (&Driver::inline(1), Budget::of(64 << 20, 1), None);
         record_paths(&trace, "", std::slice::from_ref(&path), &Arc::new(Excludes::default()), &rule, work, &Silent)
             .unwrap();
         let (_, mut events) = file::open(&trace).unwrap();

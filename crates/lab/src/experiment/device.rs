@@ -1,6 +1,6 @@
 //! Devices in tables and claims: each stage of a paper that ran on a GPU has a row, also where there is no device.
 
-use onefold_accel::device::{self, FaultKind};
+use onefold_accel::device::{FaultKind, cuda};
 
 use crate::findings::Cell;
 
@@ -14,7 +14,7 @@ const NOT_MEASURED: &str = "not measured";
 
 /// Returns why nothing was measured on a device, in a word and in a sentence.
 pub(super) fn missing() -> (&'static str, String) {
-    match device::list() {
+    match cuda::list() {
         Err(fault) if fault.kind == FaultKind::Absent => (NO_DEVICE, format!("No device: {fault}. It was not judged.")),
         Err(fault) => (NO_DEVICE, format!("No device can be used: {fault}. It was not judged.")),
         Ok(devices) => {
@@ -39,6 +39,6 @@ mod tests {
         let cells: Vec<_> = cells(3).collect();
         assert_eq!(cells, [Cell::Text(word.to_owned()), Cell::Empty(()), Cell::Empty(())]);
         assert!(sentence.ends_with("It was not judged."), "{sentence}");
-        assert_eq!(word == NO_DEVICE, device::list().is_err());
+        assert_eq!(word == NO_DEVICE, cuda::list().is_err());
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use onefold_accel::device::{Fault, References, self_test, with_references};
+use onefold_accel::device::Fault;
+use onefold_accel::device::cuda::{References, self_test, with_references};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::random::SplitMix64;
 use serde::Deserialize;

@@ -1,9 +1,9 @@
-//! The driver's interface in C, from the library that the driver brings, and types that free what they hold.
+//! The driver's interface in C, from the library that the driver brings.
 //!
 //! Results are plain numbers here: a newer driver returns codes that this program does not know.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
-use std::marker::PhantomData;
+use std::fmt;
 use std::ptr;
 
 use libloading::Library;
@@ -19,6 +19,7 @@ const NAME_BYTES: usize = 256;
 /// Attributes of a device.
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
+const MULTIPROCESSORS: c_int = 16;
 
 /// Codes of errors that have a kind of their own.
 const OUT_OF_MEMORY: c_uint = 2;
@@ -27,12 +28,15 @@ const NO_SUCH_DEVICE: c_uint = 101;
 /// From no code for this device to a PTX that is too new, and a driver that does not fit the kernel's module.
 const UNSUITABLE: [c_uint; 6] = [34, 209, 218, 222, 223, 803];
 
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
+
+/// Result of a query whose answer is no.
+const NOT_READY: c_uint = 600;
 
 macro_rules! functions {
     ($($field:ident $symbol:literal ($($argument:ty),*);)*) => {
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> c_uint,)*
+        pub(super) struct Functions {
+            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_uint,)*
             /// The functions above are in it.
             _library: Library,
         }
@@ -70,11 +74,30 @@ functions! {
     launch "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
     synchronize "cuCtxSynchronize" ();
     error_name "cuGetErrorName" (c_uint, *mut *const c_char);
+    host_allocate "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    host_free "cuMemFreeHost" (*mut c_void);
+    stream_create "cuStreamCreate" (*mut Handle, c_uint);
+    stream_destroy "cuStreamDestroy_v2" (Handle);
+    stream_synchronize "cuStreamSynchronize" (Handle);
+    event_create "cuEventCreate" (*mut Handle, c_uint);
+    event_destroy "cuEventDestroy_v2" (Handle);
+    event_record "cuEventRecord" (Handle, Handle);
+    event_query "cuEventQuery" (Handle);
+    event_synchronize "cuEventSynchronize" (Handle);
+    to_device_later "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
+    from_device_later "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
+    fill_later "cuMemsetD8Async" (u64, c_uchar, usize, Handle);
 }
 
 /// The driver, initialized.
 pub(super) struct Driver {
-    functions: Functions,
+    pub(super) functions: Functions,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver")
+    }
 }
 
 impl Driver {
@@ -96,7 +119,8 @@ impl Driver {
         Ok(driver)
     }
 
-    fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
+    /// Makes a fault of a code.
+    pub(super) fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
         if code == 0 {
             return Ok(());
         }
@@ -114,6 +138,11 @@ impl Driver {
         Err(Fault::new(kind, format!("{call}: {name} ({code})")))
     }
 
+    /// Makes an answer of the code of a query.
+    pub(super) fn answer(&self, call: &str, code: c_uint) -> Result<bool, Fault> {
+        if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
+    }
+
     /// Returns the number of devices.
     pub(super) fn count(&self) -> Result<u32, Fault> {
         let mut count = 0;
@@ -122,7 +151,8 @@ impl Driver {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    fn device(&self, index: u32) -> Result<c_int, Fault> {
+    /// Returns the driver's number of a device.
+    pub(super) fn device(&self, index: u32) -> Result<c_int, Fault> {
         let index = c_int::try_from(index).unwrap_or(c_int::MAX);
         let mut device = 0;
         // SAFETY: the pointer is valid.
@@ -143,6 +173,7 @@ impl Driver {
             self.check("cuDeviceGetAttribute", code).map(|()| u32::try_from(value).unwrap_or(0))
         };
         let architecture = attribute(CAPABILITY_MAJOR)? * 10 + attribute(CAPABILITY_MINOR)?;
+        let multiprocessors = attribute(MULTIPROCESSORS)?;
         // SAFETY: the pointers are valid, and the name has that much memory; its last byte stays 0.
         unsafe {
             self.check("cuDriverGetVersion", (functions.version)(&raw mut version))?;
@@ -153,169 +184,6 @@ impl Driver {
         // SAFETY: the last byte is 0.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let driver = u32::try_from(version).unwrap_or(0);
-        Ok(About { name, architecture, memory_bytes: memory as u64, driver })
-    }
-
-    /// Loads kernels on a device.
-    pub(super) fn session(&self, index: u32, code: &[u8]) -> Result<Session<'_>, Fault> {
-        let functions = &self.functions;
-        let device = self.device(index)?;
-        let mut context = ptr::null_mut();
-        // SAFETY: the pointer is valid.
-        self.check("cuDevicePrimaryCtxRetain", unsafe { (functions.retain)(&raw mut context, device) })?;
-        let mut session = Session { driver: self, device, module: ptr::null_mut(), not_send: PhantomData };
-        // Intermediate code is a text, which ends with a zero byte.
-        let code = [code, &[0]].concat();
-        // SAFETY: the context is retained until the session is dropped; the code is whole.
-        unsafe {
-            self.check("cuCtxSetCurrent", (functions.set_current)(context))?;
-            self.check("cuModuleLoadData", (functions.load)(&raw mut session.module, code.as_ptr().cast()))?;
-        }
-        Ok(session)
-    }
-}
-
-/// Kernels on a device. Its context is the current one of this thread, so it stays there.
-pub(super) struct Session<'a> {
-    driver: &'a Driver,
-    device: c_int,
-    module: Handle,
-    not_send: PhantomData<*mut ()>,
-}
-
-impl Drop for Session<'_> {
-    fn drop(&mut self) {
-        // SAFETY: nothing of the session is used after this. Errors leave nothing to do.
-        unsafe {
-            if !self.module.is_null() {
-                (self.driver.functions.unload)(self.module);
-            }
-            (self.driver.functions.set_current)(ptr::null_mut());
-            (self.driver.functions.release)(self.device);
-        }
-    }
-}
-
-/// An argument of a kernel: the address of memory, or a number.
-pub(super) enum Argument<'a> {
-    Memory(&'a Memory<'a>),
-    /// Memory from a byte on.
-    From(&'a Memory<'a>, usize),
-    Word(u32),
-    Long(u64),
-}
-
-/// A type without padding for which any bytes are a value.
-///
-/// # Safety
-///
-/// Both must be true.
-pub(super) unsafe trait Plain: Copy + Default {}
-// SAFETY: numbers are.
-unsafe impl Plain for u8 {}
-// SAFETY: as above.
-unsafe impl Plain for u16 {}
-// SAFETY: as above.
-unsafe impl Plain for u32 {}
-// SAFETY: as above.
-unsafe impl Plain for u64 {}
-
-impl Session<'_> {
-    fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
-        self.driver.check(call, code)
-    }
-
-    /// Takes memory of the device, each byte of which is `byte`. 1 byte at least, because the driver gives no less.
-    pub(super) fn memory(&self, len: usize, byte: u8) -> Result<Memory<'_>, Fault> {
-        let len = len.max(1);
-        let mut address = 0;
-        // SAFETY: the pointer is valid.
-        self.check("cuMemAlloc", unsafe { (self.driver.functions.allocate)(&raw mut address, len) })?;
-        let memory = Memory { session: self, address, len };
-        // SAFETY: the memory has that length.
-        self.check("cuMemsetD8", unsafe { (self.driver.functions.fill)(address, byte, len) })?;
-        Ok(memory)
-    }
-
-    /// Takes memory with values in it.
-    pub(super) fn upload<T: Plain>(&self, values: &[T]) -> Result<Memory<'_>, Fault> {
-        let len = size_of_val(values);
-        let memory = self.memory(len, 0)?;
-        if len != 0 {
-            // SAFETY: both have that length.
-            let code = unsafe { (self.driver.functions.to_device)(memory.address, values.as_ptr().cast(), len) };
-            self.check("cuMemcpyHtoD", code)?;
-        }
-        Ok(memory)
-    }
-
-    /// Runs a kernel to its end.
-    ///
-    /// # Safety
-    ///
-    /// The arguments must be what the kernel takes, and the memory must be as large as it uses.
-    pub(super) unsafe fn launch(
-        &self,
-        kernel: &CStr,
-        ctas: u32,
-        threads: u32,
-        arguments: &[Argument<'_>],
-    ) -> Result<(), Fault> {
-        let functions = &self.driver.functions;
-        let name = kernel.to_string_lossy();
-        let mut function = ptr::null_mut();
-        // SAFETY: the module is loaded, and the name ends with a zero byte.
-        let found = unsafe { (functions.function)(&raw mut function, self.module, kernel.as_ptr()) };
-        self.check(&format!("cuModuleGetFunction of {name}"), found)?;
-        // A number of 32 bits is the lower half of one of 64 on the processors that have such devices.
-        let value = |argument: &Argument<'_>| match argument {
-            Argument::Memory(memory) => memory.address,
-            Argument::From(memory, byte) => memory.address + *byte as u64,
-            Argument::Word(word) => u64::from(*word).to_le(),
-            Argument::Long(long) => *long,
-        };
-        let mut values: Vec<u64> = arguments.iter().map(value).collect();
-        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
-        let (stream, extra) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the caller vouches for the arguments, whose values live until the call returns.
-        let launched =
-            unsafe { (functions.launch)(function, ctas, 1, 1, threads, 1, 1, 0, stream, pointers.as_mut_ptr(), extra) };
-        self.check(&format!("cuLaunchKernel of {name}"), launched)?;
-        // SAFETY: it has no arguments.
-        self.check(&format!("cuCtxSynchronize after {name}"), unsafe { (functions.synchronize)() })
-    }
-}
-
-/// Memory of a device.
-pub(super) struct Memory<'a> {
-    session: &'a Session<'a>,
-    address: u64,
-    len: usize,
-}
-
-impl Memory<'_> {
-    /// Returns the first values.
-    pub(super) fn download<T: Plain>(&self, count: usize) -> Result<Vec<T>, Fault> {
-        let len = count * size_of::<T>();
-        assert!(len <= self.len, "{len} of {} bytes", self.len);
-        let mut values = vec![T::default(); count];
-        if len != 0 {
-            let functions = &self.session.driver.functions;
-            // SAFETY: both have that length, and any bytes are a value.
-            let code = unsafe { (functions.from_device)(values.as_mut_ptr().cast(), self.address, len) };
-            self.session.check("cuMemcpyDtoH", code)?;
-        }
-        Ok(values)
-    }
-}
-
-impl Drop for Memory<'_> {
-    fn drop(&mut self) {
-        let functions = &self.session.driver.functions;
-        // It may have had a key. SAFETY: the memory has that length and is not used after this.
-        unsafe {
-            (functions.fill)(self.address, 0, self.len);
-            (functions.free)(self.address);
-        }
+        Ok(About { name, architecture, multiprocessors, memory_bytes: memory as u64, driver })
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::sync::Arc;
 
-use super::driver::Argument::{From, Long, Memory, Word};
-use super::driver::{self, Session};
+use super::context::Argument::{From, Long, Memory, Word};
+use super::context::{self, Context};
 use crate::boundary::{Finder, Kernel, WINDOW};
 use crate::device::{Fault, FaultKind};
 
@@ -40,12 +41,13 @@ const VECTOR_SHA256: [u32; 8] =
     [0x248d_6a61, 0xd206_38b8, 0xe5c0_2693, 0x0c3e_6039, 0xa33c_e459, 0x64ff_2167, 0xf6ec_edd4, 0x19db_06c1];
 
 /// Runs all tests.
-pub(super) fn run(session: &Session<'_>) -> Result<(), Fault> {
+pub(super) fn run(session: &Arc<Context>) -> Result<(), Fault> {
     let bytes = input();
     let words = batch(&bytes);
     candidates(session, &bytes, &words)?;
     names(session, &bytes, &words)?;
     vectors(session)?;
+    number(session)?;
     references(session)
 }
 
@@ -91,7 +93,7 @@ fn compare<T: PartialEq>(kernel: &str, found: &[T], expected: &[T]) -> Result<()
     Err(Fault::new(FaultKind::Wrong, format!("the device's kernel {kernel}: {difference}")))
 }
 
-fn candidates(session: &Session<'_>, bytes: &[u8], words: &[u32]) -> Result<(), Fault> {
+fn candidates(session: &Arc<Context>, bytes: &[u8], words: &[u32]) -> Result<(), Fault> {
     let mut table = [0; 256];
     table.iter_mut().zip(numbers(2)).for_each(|(entry, number)| *entry = word(number));
     let threshold = u32::MAX / 1024;
@@ -147,7 +149,7 @@ fn leaves_of(chunks: &[(usize, usize)]) -> Vec<u32> {
     leaves
 }
 
-fn names(session: &Session<'_>, bytes: &[u8], words: &[u32]) -> Result<(), Fault> {
+fn names(session: &Arc<Context>, bytes: &[u8], words: &[u32]) -> Result<(), Fault> {
     let (chunks, narrow) = chunks();
     let key: [u8; 32] = std::array::from_fn(|i| POISON ^ u8::try_from(i).unwrap_or(0));
     let key_words: Vec<u32> =
@@ -191,7 +193,7 @@ fn names(session: &Session<'_>, bytes: &[u8], words: &[u32]) -> Result<(), Fault
 }
 
 /// Hashes a published text at every alignment.
-fn vectors(session: &Session<'_>) -> Result<(), Fault> {
+fn vectors(session: &Arc<Context>) -> Result<(), Fault> {
     for at in 0..4 {
         let bytes = [&VECTOR[..at], VECTOR].concat();
         let words = session.upload(&batch(&bytes))?;
@@ -207,8 +209,17 @@ fn vectors(session: &Session<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Writes the number of a batch, and nothing else.
+fn number(session: &Arc<Context>) -> Result<(), Fault> {
+    let words = session.memory(12, POISON)?;
+    // SAFETY: there is memory for the number.
+    unsafe { session.launch(c"stamp", CTAS, 32, &[From(&words, 4), Word(7)])? };
+    let other = u32::from_le_bytes([POISON; 4]);
+    compare("stamp", &words.download::<u32>(3)?, &[other, 7, other])
+}
+
 /// Finds duplicates among names in both ways.
-fn references(session: &Session<'_>) -> Result<(), Fault> {
+fn references(session: &Arc<Context>) -> Result<(), Fault> {
     // Few values, so that names repeat, and equal keys have different ends; all digits of the keys differ.
     let value = |number| (word(number) % 7).wrapping_mul(0x9e37_79b1);
     let values: Vec<u32> = numbers(3).map(value).take(4 * NAMES).collect();
@@ -234,11 +245,11 @@ fn references(session: &Session<'_>) -> Result<(), Fault> {
 
 /// Sorts names by their keys, and compares each step: a later one would use wrong positions as addresses. Returns the keys and
 /// the order.
-fn sort<'a>(
-    session: &'a Session<'a>,
-    names: &driver::Memory<'_>,
+fn sort(
+    session: &Arc<Context>,
+    names: &context::Memory,
     values: &[u32],
-) -> Result<(driver::Memory<'a>, driver::Memory<'a>), Fault> {
+) -> Result<(context::Memory, context::Memory), Fault> {
     let n = count(NAMES);
     let tiles = NAMES.div_ceil(SORT_TILE);
     let mut from = (session.memory(8 * NAMES, POISON)?, session.memory(4 * NAMES, POISON)?);
@@ -283,7 +294,7 @@ fn sort<'a>(
 
 fn compare_entries(
     kernel: &str,
-    (keys, order): &(driver::Memory<'_>, driver::Memory<'_>),
+    (keys, order): &(context::Memory, context::Memory),
     expected: &[(u64, u32)],
 ) -> Result<(), Fault> {
     let (keys, order) = (keys.download::<u64>(expected.len())?, order.download::<u32>(expected.len())?);

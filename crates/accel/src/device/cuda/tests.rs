@@ -1,12 +1,13 @@
 use std::ffi::c_uint;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 
 use super::driver::Driver;
 use super::references::with_driver;
-use super::{devices, test};
-use crate::device::{About, Fault, FaultKind};
+use super::{Cuda, devices, measured, test};
+use crate::device::batches_tests::{Work, works};
+use crate::device::{About, Check, Device, Fault, FaultKind};
 
 /// The library in place of the driver has one state for the process.
 static STATE: Mutex<()> = Mutex::new(());
@@ -17,13 +18,21 @@ struct StandIn {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Faults of the stand-in; numbers of calls and launches count from 1, and 0 is never.
-#[derive(Clone, Copy, Default)]
+/// What it does wrong; numbers of calls and launches count from 1, and 0 is never.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C)]
 struct Faults {
+    /// This call and all after it return the code.
     fail_call: c_uint,
     code: c_uint,
+    /// This launch writes a wrong bit.
     lie_launch: c_uint,
     skip_launch: c_uint,
+    /// This copy of results to the host is left out.
+    skip_fetch: c_uint,
+    /// This copy has a wrong bit in the byte whose number follows.
+    spoil_fetch: c_uint,
+    spoil_byte: c_uint,
 }
 
 impl StandIn {
@@ -36,12 +45,11 @@ impl StandIn {
     }
 
     fn begin(&self, faults: Faults, architecture: c_uint) {
-        let Faults { fail_call, code, lie_launch, skip_launch } = faults;
-        // SAFETY: this is the type of the function in standin.cpp.
+        // SAFETY: these are the types of the function in standin.cpp.
         unsafe {
-            type Begin = unsafe extern "C" fn(c_uint, c_uint, c_uint, c_uint, c_uint);
+            type Begin = unsafe extern "C" fn(*const Faults, c_uint);
             let begin = self.library.get::<Begin>(b"onefold_standin_begin\0").unwrap();
-            begin(fail_call, code, lie_launch, skip_launch, architecture);
+            begin(&raw const faults, architecture);
         }
     }
 
@@ -52,9 +60,34 @@ impl StandIn {
 
     fn test(&self, faults: Faults, architecture: c_uint) -> Result<About, Fault> {
         self.begin(faults, architecture);
-        let outcome = Driver::open_any(&[Self::PATH]).and_then(|driver| test(&driver, 0));
+        let outcome =
+            Driver::open_any(&[Self::PATH]).and_then(|driver| test(&Arc::new(driver), 0)).map(|(about, _)| about);
         assert_eq!(self.number(b"onefold_standin_held\0"), 0, "everything is freed: {outcome:?}");
         outcome
+    }
+
+    /// Opens the device, which is then used with and without faults.
+    fn open(&self) -> Arc<dyn Device> {
+        self.begin(Faults::default(), 90);
+        let driver = Arc::new(Driver::open_any(&[Self::PATH]).unwrap());
+        Arc::new(Cuda::of(&driver, 0).unwrap())
+    }
+
+    /// Does the work of batches, and counts calls from their beginning.
+    fn work(&self, device: &Arc<dyn Device>, works: &[Work; 2], faults: Faults) -> Result<usize, Fault> {
+        self.count_from_here(faults);
+        let outcome = Work::run(device, works, Check::All);
+        // The context and its module.
+        assert_eq!(self.number(b"onefold_standin_held\0"), 2, "everything is freed: {outcome:?}");
+        outcome
+    }
+
+    fn count_from_here(&self, faults: Faults) {
+        // SAFETY: this is the type of the function in standin.cpp.
+        unsafe {
+            let count = self.library.get::<unsafe extern "C" fn(*const Faults)>(b"onefold_standin_count\0").unwrap();
+            count(&raw const faults);
+        }
     }
 
     fn launches(&self) -> c_uint {
@@ -80,12 +113,18 @@ fn a_device_is_described_and_passes_its_test() {
     let device = StandIn::new();
     device.begin(Faults::default(), 90);
     let listed = devices(&Driver::open_any(&[StandIn::PATH]).unwrap()).unwrap();
-    let about = About { name: "the processor".to_owned(), architecture: 90, memory_bytes: 1 << 30, driver: 12_090 };
+    let about = About {
+        name: "the processor".to_owned(),
+        architecture: 90,
+        multiprocessors: 8,
+        memory_bytes: 1 << 30,
+        driver: 12_090,
+    };
     assert_eq!(listed, std::slice::from_ref(&about));
-    assert_eq!(test(&Driver::open_any(&[StandIn::PATH]).unwrap(), 1).unwrap_err().kind, FaultKind::Absent);
+    assert_eq!(test(&Arc::new(Driver::open_any(&[StandIn::PATH]).unwrap()), 1).unwrap_err().kind, FaultKind::Absent);
     assert_eq!(device.test(Faults::default(), 90).unwrap(), about);
-    // 1 of gear, 1 + 3 x 3 of BLAKE3, 4 x 2 of SHA, 1 + 1 + 16 x 3 + 1 of references.
-    assert_eq!(device.launches(), 70);
+    // 1 of gear, 1 + 3 x 3 of BLAKE3, 4 x 2 of SHA, 1 of the number, 1 + 1 + 16 x 3 + 1 of references.
+    assert_eq!(device.launches(), 71);
     // Newer than all machine code.
     assert_eq!(device.test(Faults::default(), 130).unwrap().architecture, 130);
     assert_eq!(device.test(Faults::default(), 70).unwrap_err().kind, FaultKind::Unsuitable);
@@ -161,4 +200,76 @@ fn references_on_a_device_are_those_of_a_map_or_a_fault() {
             }
         }
     }
+}
+
+#[test]
+fn rates_are_measured_for_each_kernel_of_a_backup() {
+    let stand_in = StandIn::new();
+    stand_in.begin(Faults::default(), 90);
+    let driver = Arc::new(Driver::open_any(&[StandIn::PATH]).unwrap());
+    let rates = measured(&driver, 0, 32 << 10, 2).unwrap();
+    assert_eq!(rates.len(), 8);
+    assert!(rates.iter().all(|rate| rate.seconds.len() == 2 && 0.0 < rate.seconds[0] && rate.bytes == 32 << 10));
+    assert_eq!(measured(&driver, 0, 100, 2).unwrap_err().kind, FaultKind::Unsuitable);
+    assert_eq!(stand_in.number(b"onefold_standin_held\0"), 0);
+}
+
+#[test]
+fn batches_on_the_driver_equal_the_specification() {
+    let stand_in = StandIn::new();
+    let device = stand_in.open();
+    let works = works();
+    assert_eq!(stand_in.work(&device, &works, Faults::default()).unwrap(), 2 * 2 * (5 + 12));
+}
+
+#[test]
+fn an_error_at_any_call_of_a_batch_is_a_fault_and_everything_is_freed() {
+    let stand_in = StandIn::new();
+    let device = stand_in.open();
+    let works = works();
+    stand_in.work(&device, &works, Faults::default()).unwrap();
+    let calls = stand_in.number(b"onefold_standin_calls\0");
+    let mut failed = 0;
+    // Each call enters the context first, so that every other one would do; a step that is odd hits both.
+    for call in (1..calls).step_by(7) {
+        match stand_in.work(&device, &works, Faults { fail_call: call, code: 719, ..Faults::default() }) {
+            Err(fault) => {
+                assert_eq!(fault.kind, FaultKind::Lost, "call {call}: {fault}");
+                failed += 1;
+            }
+            // What fails while everything is freed is nobody's fault.
+            Ok(_) => assert!(2 * calls / 3 < call, "call {call} of {calls}"),
+        }
+    }
+    assert!(30 < failed, "{failed}");
+}
+
+#[test]
+fn a_wrong_or_stale_result_of_a_batch_is_found_in_each_field() {
+    let stand_in = StandIn::new();
+    let device = stand_in.open();
+    let works = works();
+    stand_in.work(&device, &works, Faults::default()).unwrap();
+    let (launches, fetches) = (stand_in.launches(), stand_in.number(b"onefold_standin_fetches\0"));
+    // In each of two rounds, for each of two batches: gear and the number; expand, leaves, trees and the number.
+    assert_eq!((launches, fetches), (2 * 2 * 6, 2 * 2 * 2));
+    let is_wrong = |faults| stand_in.work(&device, &works, faults).is_err_and(|fault| fault.kind == FaultKind::Wrong);
+    // Results that are taken are right. Some lies change nothing: the first chunk is empty, so that its leaf may start anywhere, and the second
+    // round has the lists of the first one.
+    let mut found = 0;
+    for launch in 1..=launches {
+        found += u32::from(is_wrong(Faults { skip_launch: launch, ..Faults::default() }));
+        found += u32::from(is_wrong(Faults { lie_launch: launch, ..Faults::default() }));
+    }
+    assert!(2 * launches - 10 < found, "{found} of {launches} launches that did not run, or lied");
+    found = 0;
+    for fetch in 1..=fetches {
+        assert!(is_wrong(Faults { skip_fetch: fetch, ..Faults::default() }), "copy {fetch} was left out");
+        for spoil_byte in (0..500).step_by(100).chain([usize::MAX >> 33]) {
+            let spoil_byte = c_uint::try_from(spoil_byte).unwrap();
+            found += u32::from(is_wrong(Faults { spoil_fetch: fetch, spoil_byte, ..Faults::default() }));
+        }
+    }
+    // Every byte of names, and the first byte of the counts; slots behind the last candidate of a tile are nobody's.
+    assert!(fetches / 2 * 7 <= found, "{found}");
 }

@@ -217,6 +217,7 @@ impl World {
             driver: Driver::inline(1),
             seed: None,
             heads: None,
+            accelerator: None,
         };
         let report = check(store, &request, &Silent).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);

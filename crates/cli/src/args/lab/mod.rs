@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, ScalingArgs};
 use crate::args::lab::image::ImageCommand;
+use crate::args::lab::rates::RatesArgs;
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
 
@@ -12,6 +13,7 @@ pub(crate) mod advise;
 pub(crate) mod chunker;
 pub(crate) mod experiment;
 pub(crate) mod image;
+pub(crate) mod rates;
 pub(crate) mod report;
 pub(crate) mod trace;
 
@@ -83,6 +85,9 @@ pub(crate) enum LabCommand {
     /// Do a job of an experiment, described on standard input, in this process: `lab paper` starts it
     #[command(hide = true, after_help = examples! { "Do a job": "onefold lab measure" })]
     Measure,
+    /// Measure searching and naming on threads and on a device: bench/device makes tables of it
+    #[command(hide = true, after_help = examples! { "Measure the processor": "onefold lab rates" })]
+    Rates(RatesArgs),
     /// Make a page with plots of findings
     #[command(after_help = examples! {
         "Draw the findings of two experiments":

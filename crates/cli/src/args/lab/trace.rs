@@ -7,6 +7,7 @@ use onefold_lab::record::Hash;
 use onefold_lab::trace::synth::SynthSpec;
 
 use crate::args::ExcludeArgs;
+use crate::args::accelerator::AcceleratorArgs;
 use crate::args::lab::chunker::ChunkerArgs;
 
 /// Options of `lab synth`.
@@ -40,6 +41,8 @@ pub(crate) struct RecordArgs {
     /// Hash that names chunks, of which 160 bits are kept
     #[arg(long, value_name = "HASH", default_value = "blake3", conflicts_with = "repo")]
     pub(crate) hash: Hash,
+    #[command(flatten)]
+    pub(crate) accelerator: AcceleratorArgs,
     #[command(flatten)]
     pub(crate) excludes: ExcludeArgs,
 }

@@ -12,6 +12,7 @@ mod advise;
 mod chunker;
 mod experiment;
 mod image;
+mod rates;
 mod report;
 mod trace;
 
@@ -34,6 +35,7 @@ pub(crate) fn run(
         LabCommand::Paper(args) => experiment::paper(output, args),
         LabCommand::Scaling(args) => experiment::scaling(output, args),
         LabCommand::Measure => experiment::measure(output),
+        LabCommand::Rates(args) => rates::rates(output, args),
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),
         LabCommand::Image(command) => image::run(settings, output, command),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
 use onefold_lab::record::{Rule, record_paths};
@@ -13,18 +14,20 @@ use onefold_lab::trace::file::{self, Foreign};
 use onefold_lab::trace::foreign::raw;
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
+use crate::accelerator;
 use crate::args::lab::trace::{
     DescribeArgs, ExportArgs, ExportFormat, ImportArgs, ImportFormat, RecordArgs, SynthArgs,
 };
 use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
+use crate::json::AcceleratorSummary;
 use crate::json::inspect::ratio;
 use crate::json::lab::trace::{TraceDescribed, TraceExported, TraceWritten};
 use crate::open::open;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
-use crate::settings::Settings;
+use crate::settings::{Settings, Verbosity};
 use crate::sources::{self, Left};
 use crate::text;
 
@@ -36,6 +39,7 @@ pub(crate) fn record(
     args: &RecordArgs,
 ) -> Result<()> {
     let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
+    let accelerator = accelerator::open(settings, output, &args.accelerator)?;
     let (rule, what) = if names_repository {
         let opened = open(settings, output)?;
         (Rule::OfRepository(opened.store), "as in a repository".to_owned())
@@ -47,13 +51,18 @@ pub(crate) fn record(
     let progress = Progress::new(output, &interrupt, Activity::Files);
     let paths = &args.paths;
     let description = format!("lab record, {} paths, {what}", paths.len());
-    let work = (&Driver::threads(settings.threads), settings.budget());
+    let budget = accelerator::budget(settings, accelerator.as_ref());
+    let work = (&Driver::threads(settings.threads), budget, accelerator.as_ref());
     let recorded = {
         let _shown = progress.show();
         record_paths(&args.trace, &description, paths, &Arc::new(excludes), &rule, work, &*progress)
     };
     let (totals, failures) = recorded?;
-    written(output, totals)?;
+    let usage = accelerator.as_ref().map(Accelerator::usage);
+    if let Some(usage) = usage.as_ref().filter(|_| Verbosity::Verbose <= output.verbosity && !output.json) {
+        output.line(accelerator::sentence(usage))?;
+    }
+    written(output, totals, usage)?;
     ensure!(failures == 0, Unreadable::NotRecorded);
     Ok(())
 }
@@ -62,7 +71,7 @@ pub(crate) fn record(
 pub(crate) fn synth(output: &Output, args: &SynthArgs) -> Result<()> {
     let spec = SynthSpec { lengths: lengths(args)?, ..args.spec };
     let totals = file::write_events(&args.trace, &format!("lab synth {spec:?}"), &mut Synth::new(spec)?)?;
-    written(output, totals)
+    written(output, totals, None)
 }
 
 fn lengths(args: &SynthArgs) -> Result<Lengths> {
@@ -84,7 +93,7 @@ pub(crate) fn import(output: &Output, args: &ImportArgs) -> Result<()> {
     };
     let sources = (0..).zip(&args.files).map(|(version, path)| file::open_foreign(path, format, version));
     let description = format!("lab import --format {name}, {}", text::count(args.files.len() as u64, "file"));
-    written(output, file::write(&args.trace, &description, sources)?)
+    written(output, file::write(&args.trace, &description, sources)?, None)
 }
 
 /// Exports a trace in a format of others.
@@ -101,13 +110,17 @@ pub(crate) fn export_trace(output: &Output, args: &ExportArgs) -> Result<()> {
         let peak_rss_bytes = process_peak_rss_bytes();
         return Ok(output.message(&TraceExported { totals, files, peak_rss_bytes })?);
     }
-    written(output, totals)?;
+    written(output, totals, None)?;
     Ok(output.line(format!("{} in {}", text::count(files, "file"), args.dir.display()))?)
 }
 
-fn written(output: &Output, totals: Totals) -> Result<()> {
+fn written(output: &Output, totals: Totals, usage: Option<AcceleratorUsage>) -> Result<()> {
     if output.json {
-        return Ok(output.message(&TraceWritten { totals, peak_rss_bytes: process_peak_rss_bytes() })?);
+        return Ok(output.message(&TraceWritten {
+            totals,
+            accelerator: usage.map(AcceleratorSummary::of),
+            peak_rss_bytes: process_peak_rss_bytes(),
+        })?);
     }
     let Totals { streams, chunks, bytes } = totals;
     Ok(output.line(format!(

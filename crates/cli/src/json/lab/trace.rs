@@ -4,12 +4,17 @@ use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Counts, TraceSummary, VersionSummary};
 use serde::Serialize;
 
+use crate::json::AcceleratorSummary;
+
 /// `lab synth`, `lab import`, `lab record`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "trace_written")]
 pub(crate) struct TraceWritten {
     #[serde(flatten)]
     pub(crate) totals: Totals,
+    /// Work of a device, if one was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) accelerator: Option<AcceleratorSummary>,
     pub(crate) peak_rss_bytes: Option<u64>,
 }
 
