@@ -297,7 +297,7 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// List the devices that can find and name chunks, and test them
     #[command(after_help = examples! {
-        "Use an NVIDIA GPU in a backup": "onefold backup ~/documents --accelerator cuda --memory 2G";
+        "Test the NVIDIA GPUs of this host": "onefold devices";
     })]
     Devices,
     /// Print the version

@@ -82,8 +82,8 @@ fn host_device(script: Script) -> (Arc<HostDevice>, Arc<dyn Device>) {
 }
 
 fn drivers() -> Vec<(String, Driver)> {
-    let inline = (0..3).map(|seed| (format!("inline, seed {seed}"), Driver::inline(seed)));
-    inline.chain([1, 3].map(|threads| (format!("{threads} threads"), Driver::threads(threads)))).collect()
+    let inline = (0..2).map(|seed| (format!("inline, seed {seed}"), Driver::inline(seed)));
+    inline.chain([3].map(|threads| (format!("{threads} threads"), Driver::threads(threads)))).collect()
 }
 
 fn repository() -> World {
@@ -94,13 +94,13 @@ fn repository() -> World {
 
 #[test]
 fn every_driver_and_every_device_pack_the_same_containers_and_the_same_trees() {
-    let (empty, sources) = (repository(), sources(6_000_000));
+    let (empty, sources) = (repository(), sources(4_000_000));
     let expected = back_up(&empty, &sources, &Driver::inline(1), None, (0, 0));
     assert!(30 < expected.containers.len());
     let mut done = 0;
     for (name, driver) in drivers() {
         for batches in [(1, 1), (2, 3), (4, 2), (3, 64)] {
-            for late in [0, 1, 2] {
+            for late in [0, 2] {
                 let (_, device) = host_device(Script { late, ..Script::default() });
                 let made = back_up(&empty, &sources, &driver, Some((device, Check::Sample)), batches);
                 assert_same(&expected, &made, &format!("{name}, {batches:?}, late {late}"));
@@ -111,7 +111,7 @@ fn every_driver_and_every_device_pack_the_same_containers_and_the_same_trees() {
             }
         }
     }
-    assert!(300 < done, "{done} batches");
+    assert!(60 < done, "{done} batches");
 }
 
 #[test]
@@ -127,8 +127,12 @@ fn a_device_that_fails_or_lies_at_any_call_leaves_the_same_repository_and_one_no
     let moods = kinds.map(Mood::Fail).into_iter().chain([Mood::Stale, Mood::Absent]).chain(Field::ALL.map(Mood::Lie));
     let (mut shown, mut faults) = (0, 0);
     for (number, mood) in moods.enumerate() {
-        // Every call in turn with some of the kinds of faults, which the engine does not tell apart.
-        let step = if matches!(mood, Mood::Fail(kind) if kind != FaultKind::Lost) { 7 } else { 1 };
+        // The engine does not tell the kinds of faults apart. Together, the moods hit every call.
+        let step = match mood {
+            Mood::Fail(kind) if kind != FaultKind::Lost => 11,
+            _ if cfg!(feature = "slow") => 1,
+            _ => 4,
+        };
         for at in (1 + number as u64 % step..=calls).step_by(usize::try_from(step).unwrap()) {
             let (device, used) = host_device(Script { at, mood: Some(mood), late: at % 3 });
             let driver = if at % 5 == 0 { Driver::threads(2) } else { Driver::inline(at) };
@@ -138,7 +142,7 @@ fn a_device_that_fails_or_lies_at_any_call_leaves_the_same_repository_and_one_no
             faults += made.usage.unwrap().faults;
         }
     }
-    assert!(4 * calls < shown && 9 * shown / 10 < faults, "{shown} shown, {faults} faults, {calls} calls");
+    assert!(calls < shown && 9 * shown / 10 < faults, "{shown} shown, {faults} faults, {calls} calls");
 }
 
 #[test]
@@ -212,7 +216,8 @@ fn a_check_finds_the_same_with_every_device_and_never_reports_damage_that_only_a
         ];
         let mut faults = 0;
         for mood in moods {
-            for at in 1..=calls {
+            // Some calls in turn; a step that is odd hits all kinds of calls.
+            for at in (1..=calls).step_by(if cfg!(feature = "slow") { 1 } else { 3 }) {
                 let (device, used) = host_device(Script { at, mood: Some(mood), late: at % 3 });
                 let driver = if at % 4 == 0 { Driver::threads(2) } else { Driver::inline(at) };
                 let (report, usage) = check_all(world, driver, Some((used, Check::Sample)));
@@ -222,6 +227,6 @@ fn a_check_finds_the_same_with_every_device_and_never_reports_damage_that_only_a
                 faults += usage.faults;
             }
         }
-        assert!(calls < faults, "{faults} faults, {calls} calls");
+        assert!(calls / 2 < faults, "{faults} faults, {calls} calls");
     }
 }

@@ -13,6 +13,13 @@ use crate::device::{About, Fault, FaultKind};
 /// Names of the library.
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
+/// The reason if none of them can be loaded.
+const MISSING: &str = if cfg!(target_feature = "crt-static") {
+    "this program is statically linked, so that it cannot load the driver for NVIDIA GPUs"
+} else {
+    "there is no driver for NVIDIA GPUs"
+};
+
 /// Bytes of a device's name, at most.
 const NAME_BYTES: usize = 256;
 
@@ -110,7 +117,7 @@ impl Driver {
     pub(super) fn open_any(names: &[&str]) -> Result<Self, Fault> {
         // SAFETY: the library is that of the driver; its initialization has no conditions.
         let library = names.iter().find_map(|name| unsafe { Library::new(name) }.ok());
-        let library = library.ok_or_else(|| Fault::new(FaultKind::Absent, "there is no driver for NVIDIA GPUs"))?;
+        let library = library.ok_or_else(|| Fault::new(FaultKind::Absent, MISSING))?;
         let functions = Functions::of(library)
             .map_err(|error| Fault::new(FaultKind::Unsuitable, format!("the driver lacks a function: {error}")))?;
         let driver = Self { functions };
