@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::counts::float;
 use crate::experiment::Size;
 use crate::experiment::compared::{Compared, Shown, axis};
-use crate::experiment::spec::TOLERANCE;
+use crate::experiment::verdict::TOLERANCE;
 use crate::experiment::verdict::{Bound, Samples};
 use crate::findings::{Cell, Plot, PlotKind, Series, Table};
 use crate::image::backward::{self, Planes, Steps};
@@ -145,7 +145,7 @@ fn measure_once(
     ctas: u32,
     names: &[Name],
     threads: usize,
-    device: Option<&References<'_>>,
+    device: Option<&References>,
 ) -> Result<(Vec<u32>, f64)> {
     let positions: Vec<u32> = (0..u32::try_from(names.len())?).collect();
     let planes = Planes::of(names);
@@ -176,7 +176,7 @@ pub(super) fn measure(
     monitor: &dyn Monitor,
 ) -> Result<Shown> {
     let tested = self_test(0);
-    let on_device = |device: Option<&References<'_>>| measure_all(spec, counts, rounds, (threads, device), monitor);
+    let on_device = |device: Option<&References>| measure_all(spec, counts, rounds, (threads, device), monitor);
     let (seconds, device) = match tested {
         Err(fault) => (on_device(None)?, Err(fault)),
         Ok(about) => (with_references(0, |_, references| on_device(Some(references)))??, Ok(about)),
@@ -207,7 +207,7 @@ fn measure_all(
     spec: &ReferenceSpec,
     counts: &[usize],
     rounds: u32,
-    (threads, device): (usize, Option<&References<'_>>),
+    (threads, device): (usize, Option<&References>),
     monitor: &dyn Monitor,
 ) -> Result<Seconds> {
     let mut seconds = Seconds::new();

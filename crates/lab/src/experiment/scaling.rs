@@ -174,6 +174,7 @@ impl Scaling<'_> {
             excludes: Arc::new(Excludes::default()),
             rule: ChunkRule::new(Chunking::Gear(sizes), &OPEN_KEY, Arc::new(Keyed)),
             budget: Budget::of(PIPELINE_BYTES, threads),
+            accelerator: None,
         };
         let driver = Driver::threads(threads);
         let (mut bytes, mut chunks) = (0, 0);

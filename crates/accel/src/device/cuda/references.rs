@@ -1,7 +1,10 @@
 //! Duplicates among names, found on a device.
 
-use super::driver::Argument::{Memory, Word};
-use super::driver::{Driver, Session};
+use std::sync::Arc;
+
+use super::context::Argument::{Memory, Word};
+use super::context::Context;
+use super::driver::Driver;
 use super::image;
 use crate::device::{About, Fault, FaultKind};
 
@@ -13,17 +16,17 @@ const NAMES_MAX: usize = 1 << 28;
 const WORDS: usize = 4;
 
 /// Kernels on a device that find duplicates.
-pub struct References<'a> {
-    session: Session<'a>,
+pub struct References {
+    context: Arc<Context>,
 }
 
-impl std::fmt::Debug for References<'_> {
+impl std::fmt::Debug for References {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("References")
     }
 }
 
-impl References<'_> {
+impl References {
     /// Returns for each name the first position of an equal one, by comparing all pairs with so many CTAs of 256 threads. `words` has
     /// four planes, one after the other: word w of each name. Returns a fault of the kind `Wrong` if a result is missing; the caller
     /// compares the results.
@@ -34,11 +37,11 @@ impl References<'_> {
             return Ok(Vec::new());
         }
         let count = u32::try_from(names).unwrap_or(u32::MAX);
-        let uploaded = self.session.upload(words)?;
-        let first = self.session.memory(4 * names, POISON)?;
+        let uploaded = self.context.upload(words)?;
+        let first = self.context.memory(4 * names, POISON)?;
         let arguments = [Memory(&uploaded), Word(count), Word(count), Memory(&first)];
         // SAFETY: there are four words for each name, and a result.
-        unsafe { self.session.launch(c"backward", ctas.max(1), 256, &arguments)? };
+        unsafe { self.context.launch(c"backward", ctas.max(1), 256, &arguments)? };
         let first = first.download::<u32>(names)?;
         let is_position = |(j, first): (usize, &u32)| *first as usize <= j;
         if first.iter().enumerate().all(is_position) {
@@ -49,16 +52,16 @@ impl References<'_> {
 }
 
 /// Gives kernels on device `index` to a function. Returns what it returns.
-pub fn with_references<T>(index: u32, act: impl FnOnce(&About, &References<'_>) -> T) -> Result<T, Fault> {
-    with_driver(&Driver::open()?, index, act)
+pub fn with_references<T>(index: u32, act: impl FnOnce(&About, &References) -> T) -> Result<T, Fault> {
+    with_driver(&Arc::new(Driver::open()?), index, act)
 }
 
 pub(super) fn with_driver<T>(
-    driver: &Driver,
+    driver: &Arc<Driver>,
     index: u32,
-    act: impl FnOnce(&About, &References<'_>) -> T,
+    act: impl FnOnce(&About, &References) -> T,
 ) -> Result<T, Fault> {
     let about = driver.about(index)?;
     let code = image::code_for(about.architecture)?;
-    Ok(act(&about, &References { session: driver.session(index, &code)? }))
+    Ok(act(&about, &References { context: Context::open(driver, index, &code)? }))
 }

@@ -176,7 +176,7 @@ fn references_on_a_device_are_those_of_a_map_or_a_fault() {
     let find = |count: u32, ctas: u32, faults: Faults| {
         device.begin(faults, 90);
         let words: Vec<u32> = (0..4).flat_map(|w| names(count).map(move |name| name[w])).collect();
-        let driver = Driver::open_any(&[StandIn::PATH])?;
+        let driver = Arc::new(Driver::open_any(&[StandIn::PATH])?);
         let found = with_driver(&driver, 0, |_, references| references.backward(&words, ctas));
         drop(driver);
         assert_eq!(device.number(b"onefold_standin_held\0"), 0, "everything is freed: {found:?}");
