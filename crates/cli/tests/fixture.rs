@@ -95,6 +95,7 @@ impl Fixture {
                 preset: IndexPreset::default(),
                 budget: Budget::of(64 << 20, 2),
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
+                bases: None,
             },
             heads: None,
             driver: Driver::inline(1),

@@ -125,6 +125,7 @@ fn plan(
         preset: args.compare.index.unwrap_or_else(|| cache.cache.index_preset()),
         budget: settings.budget(),
         scratch: cache.scratch(),
+        bases: None,
     })
 }
 

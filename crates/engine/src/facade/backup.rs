@@ -215,6 +215,7 @@ impl<'a> Backup<'a> {
             preset,
             budget,
             scratch: repository.cache.scratch(),
+            bases: None,
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,

@@ -178,7 +178,7 @@ impl World {
             index,
             preset: IndexPreset::default(),
             hostname: "host",
-            options: WriterOptions { compression: Compression::Zstd(1), budget, scratch: self.scratch() },
+            options: WriterOptions { compression: Compression::Zstd(1), budget, scratch: self.scratch(), bases: None },
             driver: Driver::inline(9),
             monitor: Arc::new(Silent),
             heads: None,

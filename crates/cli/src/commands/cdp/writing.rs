@@ -69,6 +69,7 @@ impl<'a> Writing<'a> {
                 compression: self.settings.compression,
                 budget: budget(self.settings, self.thins),
                 scratch: self.cache.scratch(),
+                bases: None,
             },
             driver: Driver::threads(self.settings.threads),
             monitor: Arc::new(Silent) as Arc<dyn Monitor>,
