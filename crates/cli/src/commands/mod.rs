@@ -28,6 +28,7 @@ mod restore;
 mod snapshots;
 mod stats;
 mod unlock;
+mod upgrade;
 mod version;
 mod what_if;
 mod why;
@@ -65,6 +66,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
             let encryption = if is_open { init::Encryption::None } else { init::Encryption::Password };
             init::run(&settings, &output, &args, encryption)
         }
+        Command::Upgrade(args) => upgrade::run(&settings, &output, &args),
         Command::Backup(args) => backup::run(&settings, &output, &args),
         Command::Forget(args) => forget::run(&settings, &output, &args),
         Command::Prune(args) => prune::run(&settings, &output, &args),
