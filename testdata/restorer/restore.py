@@ -35,6 +35,7 @@ KIND_DATA, KIND_TREE, KIND_RECIPE = 1, 2, 3
 KIND_NAMES = {KIND_DATA: "data", KIND_TREE: "tree", KIND_RECIPE: "recipe"}
 DOMAIN_REGION, DOMAIN_FRONT, DOMAIN_BACK, DOMAIN_BODY, DOMAIN_SLOT = 1, 2, 3, 4, 5
 FILE, DIRECTORY, SYMLINK, FIFO, SOCKET, CHAR_DEVICE, BLOCK_DEVICE = range(1, 8)
+DEPTH_MAX, BASE_LEN = 4, 24
 LEVEL_MAX, LIST_MAX, STREAM_MAX, SMALL_OBJECT_MAX, FIELD_MAX = 40, 65_536, 1 << 62, 64 << 20, 65_536
 # Opened regions that are kept: a region is read once for its many chunks.
 REGION_CACHE_BYTES = 256 << 20
@@ -50,7 +51,9 @@ Header = namedtuple("Header", "raw sealed_len key")
 Config = namedtuple("Config", "repository_id encrypted container_bytes region_limit master_key raw")
 Commit = namedtuple("Commit", "session kind began tree host paths heads stored_hash")
 Trailer = namedtuple("Trailer", "front_len back_offset back_len regions_len checksum")
-Region = namedtuple("Region", "offset sealed_len plain_len compression chunks")
+# `bases` are the depth, the bases as pairs of container id and number of a region, and the bytes that hold them.
+Region = namedtuple("Region", "offset sealed_len plain_len compression chunks bases")
+NO_BASES = (0, [], b"")
 # `hints_len` is that of a metadata chunk; `fingerprint` is None where a back directory was read.
 ChunkPlace = namedtuple("ChunkPlace", "fingerprint kind hints_len offset length")
 # `fingerprint` is None for a hole; `kind` is KIND_DATA for a chunk and KIND_RECIPE for a segment.
@@ -119,6 +122,9 @@ class Reader:
     def u8(self):
         return self.take(1)[0]
 
+    def length(self, width):
+        return int.from_bytes(self.take(width), "little")
+
     def zeros(self, count):
         require(not any(self.take(count)), "reserved bytes are not zero")
 
@@ -182,7 +188,7 @@ def check_front(data, object_type):
     """The first eight bytes, which every object has."""
     require(len(data) >= 8 and data[:4] == MAGIC, "is no object of a repository")
     version, found, suite = struct.unpack("<HBB", data[4:8])
-    require(version == 1, f"has format version {version}; this program reads version 1")
+    require(version in (1, 2), f"has format version {version}; this program reads versions 1 and 2")
     require(found == object_type, f"is of type {found} and not {object_type}")
     require(suite == 1, f"has suite {suite}, which is reserved")
 
@@ -293,30 +299,46 @@ def parse_commit(body, session, stored_hash):
     texts = {tag: [text(value) for value in fields.get(tag, [])] for tag in (5, 6, 9, 10, 12)}
     return Commit(session, kind, began, tree, "".join(texts[5]), fields.get(8, []), heads, stored_hash)
 
-def parse_directory(plain, is_data, has_fingerprints, regions_at, region_limit):
+def parse_bases(fields, is_data):
+    """Depth and bases of a region, and the bytes that hold them."""
+    depth, count = fields.unpack("BB")
+    require(count <= 2 and (1 <= depth <= DEPTH_MAX if count else depth == 0), "a region has impossible bases")
+    require(is_data or not count, "a region of metadata has bases")
+    raw = fields.take(BASE_LEN * count)
+    bases = [(raw[at : at + 20], *struct.unpack_from("<I", raw, at + 20)) for at in range(0, len(raw), BASE_LEN)]
+    require(len(set(bases)) == count, "a region has a base twice")
+    return depth, bases, struct.pack("<BB", depth, count) + raw
+
+def parse_directory(plain, version, is_data, has_fingerprints, regions_at, region_limit):
     fields = Reader(plain)
     region_count, count = fields.unpack("II")
+    base_count, width = fields.unpack("IB") if version == 2 else (0, 4)
     require(region_count <= 4096 and count <= LIST_MAX, "its directory is too long")
-    chunk_len = {(True, True): 36, (True, False): 4, (False, True): 41, (False, False): 9}[is_data, has_fingerprints]
-    require(fields.left() == 13 * region_count + chunk_len * count, "its directory has the wrong length")
-    heads = [fields.unpack("IIBI") for _ in range(region_count)]
-    require(sum(head[3] for head in heads) == count, "its regions do not add up to its chunks")
+    require(1 <= width <= 4, "its lengths have an impossible width")
+    chunk_len = 32 * has_fingerprints + (width if is_data else 1 + 2 * width)
+    regions_len = (15 if version == 2 else 13) * region_count + BASE_LEN * base_count
+    require(fields.left() == regions_len + chunk_len * count, "its directory has the wrong length")
+    bases_of = parse_bases if version == 2 else lambda *_: NO_BASES
+    heads = [(fields.unpack("IIBI"), bases_of(fields, is_data)) for _ in range(region_count)]
+    require(sum(head[3] for head, _ in heads) == count, "its regions do not add up to its chunks")
+    require(sum(len(bases) for _, (_, bases, _) in heads) == base_count, "its bases are not those announced")
     regions = []
-    for sealed_len, plain_len, compression, chunks_in_region in heads:
+    for (sealed_len, plain_len, compression, chunks_in_region), bases in heads:
         require(plain_len <= region_limit, "a region is too long")
         require(TAG_LEN <= sealed_len <= plain_len + TAG_LEN, "a region has a wrong sealed length")
-        require(compression <= 2, f"a region has unknown compression {compression}")
+        require(compression <= 3, f"a region has unknown compression {compression}")
+        require((compression == 3) == bool(bases[1]), "bases and compression of a region contradict each other")
         chunks, offset = [], 0
         for _ in range(chunks_in_region):
             fingerprint = fields.take(32) if has_fingerprints else None
-            kind, hints_len = (KIND_DATA, 0) if is_data else fields.unpack("BI")
-            length = fields.unpack("I")[0]
+            kind, hints_len = (KIND_DATA, 0) if is_data else (fields.u8(), fields.length(width))
+            length = fields.length(width)
             require(is_data or kind in (KIND_TREE, KIND_RECIPE), f"a chunk is of unknown kind {kind}")
             require(length >= max(1, hints_len), "a chunk is shorter than its hints")
             chunks.append(ChunkPlace(fingerprint, kind, hints_len, offset, length))
             offset += length
         require(offset == plain_len, "chunks do not add up to their region")
-        regions.append(Region(regions_at, sealed_len, plain_len, compression, chunks))
+        regions.append(Region(regions_at, sealed_len, plain_len, compression, chunks, bases))
         regions_at += sealed_len
     return regions
 
@@ -326,13 +348,15 @@ def parse_trailer(data):
     require(crc == crc32c(data[-TRAILER_LEN:][:56]), "trailer checksum does not match")
     return Trailer(*numbers, checksum)
 
-def decompress(stored, compression, plain_len):
+def decompress(stored, compression, plain_len, prefix=b""):
     """Gives exactly `plain_len` bytes and never takes memory for much more."""
     if compression == 0:
         plain = stored
-    elif compression == 1:
+    elif compression in (1, 3):
+        raw = zstandard.DICT_TYPE_RAWCONTENT
+        before = zstandard.ZstdCompressionDict(prefix, dict_type=raw) if compression == 3 else None
         # In small pieces, so that a frame that lies about its size is found out early.
-        frame, out, size = zstandard.ZstdDecompressor().decompressobj(), [], 0
+        frame, out, size = zstandard.ZstdDecompressor(dict_data=before).decompressobj(), [], 0
         for at in range(0, len(stored), 1024):
             require(not frame.eof, "a region has more than one frame")
             out.append(frame.decompress(stored[at : at + 1024]))
@@ -446,24 +470,25 @@ class Container:
 
     def __init__(self, repository, listed):
         is_data, name, path, session, ordinal, checksum = listed
-        self.name, self.path, self.keys = name, path, repository.keys
-        data = path.read_bytes()
+        self.name, self.path, self.keys, self.id = name, path, repository.keys, session + struct.pack("<I", ordinal)
+        self.is_data, data = is_data, path.read_bytes()
         # What checksums find is a warning: whether a chunk can be used is decided by its tag and its fingerprint.
         if plain_hash(data) != checksum:
             warn(f"{name}: checksum in the name does not match")
         require(len(data) <= repository.config.container_bytes, "is larger than a container")
         self.header = read_header(self.keys, data, TYPE_DATA if is_data else TYPE_META, session, ordinal)
         regions_at, limit = HEADER_LEN + self.header.sealed_len, repository.config.region_limit
+        version = self.header.raw[4]
         try:
             plain = unseal(self.header.key, DOMAIN_FRONT, 0, data[HEADER_LEN:regions_at], self.header.raw)
-            self.regions = parse_directory(plain, is_data, True, regions_at, limit)
+            self.regions = parse_directory(plain, version, is_data, True, regions_at, limit)
             self.check_layout(data)
         except Damaged as error:
             warn(f"{name}: front directory: {error}; trying the back directory")
             trailer = parse_trailer(data)
             back_end = trailer.back_offset + trailer.back_len
             plain = unseal(self.header.key, DOMAIN_BACK, 0, data[trailer.back_offset : back_end], self.header.raw)
-            self.regions = parse_directory(plain, is_data, False, regions_at, limit)
+            self.regions = parse_directory(plain, version, is_data, False, regions_at, limit)
             self.name_chunks(repository)
         self.places = {}
         for number, region in enumerate(self.regions):
@@ -496,14 +521,16 @@ class Container:
                 contents = plain[chunk.offset : chunk.offset + chunk.length - chunk.hints_len]
                 region.chunks[index] = chunk._replace(fingerprint=self.keys.fingerprint(chunk.kind, contents))
 
-    def open_region(self, number):
+    def open_region(self, number, repository):
         region = self.regions[number]
+        prefix = b"".join(repository.base(self, number, *base) for base in region.bases[1])
         with open(self.path, "rb") as file:
             sealed = os.pread(file.fileno(), region.sealed_len, region.offset)
         associated = self.header.raw + struct.pack("<BI", region.compression, region.plain_len)
+        associated += region.bases[2] if self.header.raw[4] == 2 else b""
         try:
             stored = unseal(self.header.key, DOMAIN_REGION, number, sealed, associated)
-            return decompress(stored, region.compression, region.plain_len)
+            return decompress(stored, region.compression, region.plain_len, prefix)
         except (Damaged, zstandard.ZstdError, lz4.block.LZ4BlockError) as error:
             raise Damaged(f"{self.name}: region {number}: {error}") from None
 
@@ -514,7 +541,8 @@ class Repository:
         master_key = self.find_master_key(password) if self.config.encrypted else self.config.master_key
         self.keys = Keys(master_key, self.config.repository_id)
         require(self.keys.mac(self.config.raw[:160]) == self.config.raw[160:192], "config: MAC does not match")
-        self.region = functools.lru_cache(max(1, REGION_CACHE_BYTES // self.config.region_limit))(Container.open_region)
+        most = max(1, REGION_CACHE_BYTES // self.config.region_limit)
+        self.region = functools.lru_cache(most)(lambda container, number: container.open_region(number, self))
         # Container id: [(is data, name, path, session, ordinal, checksum), ...].
         self.listed = {}
         for path in sorted(self.path.glob("containers/*/*")):
@@ -557,6 +585,17 @@ class Repository:
             except (OSError, Damaged) as error:
                 warn(f"{listed[1]}: {error}")
         return opened
+
+    def base(self, container, number, base_id, base_number):
+        """The plaintext of a base. Depths fall from region to base, so that this ends after a few steps."""
+        depth, problem = container.regions[number].bases[0], "does not exist"
+        for opened in self.open_containers(base_id) if base_id != container.id else []:
+            if base_number < len(opened.regions) and opened.is_data:
+                if opened.regions[base_number].bases[0] < depth:
+                    return self.region(opened, base_number)
+                problem = "is as deep as itself"
+        base = f"region {base_number} of container {base_id.hex()}"
+        raise Damaged(f"{container.name}: region {number}: its base, {base}, {problem}")
 
     @functools.cache
     def places(self, is_data):
@@ -754,7 +793,7 @@ def device_number(r):
     return os.makedev(major & 0xFFFFFFFF, minor & 0xFFFFFFFF) if r else 0
 
 def main():
-    parser = argparse.ArgumentParser(description="restores a Onefold repository of format 1")
+    parser = argparse.ArgumentParser(description="restores a Onefold repository of format 1 or 2")
     parser.add_argument("repository", metavar="REPO")
     parser.add_argument("--password-file")
     parser.add_argument("--list", action="store_true")

@@ -24,7 +24,7 @@ import vectors
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FORMATS = HERE.parent / "formats"
-LINES_MAX, LINE_LEN_MAX = 800, 120
+LINES_MAX, LINE_LEN_MAX = 840, 120
 # The restorer reads no collections.
 TYPE_COLLECTION = 6
 AS_ROOT = sources.is_root()

@@ -199,9 +199,9 @@ def make_salt(ordinal, contents):
     return keyed_hash(KEYS.salt, RANDOM + SESSION + u32(ordinal) + plain_hash(contents))
 
 
-def make_header(object_type, ordinal, salt, sealed_len):
+def make_header(object_type, ordinal, salt, sealed_len, version=1):
     key = KEYS.object_key(object_type, salt)
-    raw = MAGIC + struct.pack("<HBB", 1, object_type, 1) + REPOSITORY + SESSION + u32(ordinal) + u32(0) + salt
+    raw = MAGIC + struct.pack("<HBB", version, object_type, 1) + REPOSITORY + SESSION + u32(ordinal) + u32(0) + salt
     return key, raw + keyed_hash(key, b"commit") + u32(sealed_len) + bytes(12)
 
 
@@ -211,24 +211,34 @@ def seal_small(object_type, body, ordinal=0):
     return whole + KEYS.mac(whole)
 
 
-def seal_container(object_type, ordinal, regions):
-    """`regions` are lists of (kind, contents, hints); nothing is compressed."""
+def seal_container(object_type, ordinal, regions, version=1, based=None):
+    """`regions` are lists of (kind, contents, hints); nothing is compressed but the region of number `based[0]`, which is
+    stored as the frame `based[1]`, and whose depth and bases are encoded in `based[2]`."""
     is_data = object_type == 1
-    fingerprints, heads, fronts, backs, plains = b"", b"", b"", b"", []
-    for region in regions:
-        plains.append(b"".join(contents + hints for _, contents, hints in region))
-        heads += struct.pack("<IIBI", len(plains[-1]) + 16, len(plains[-1]), 0, len(region))
+    longest = max(len(contents) + len(hints) for region in regions for _, contents, hints in region)
+    width = 4 if version == 1 else (longest.bit_length() + 7) // 8
+    fingerprints, heads, fronts, backs, stored, associated = b"", b"", b"", b"", [], []
+    for number, region in enumerate(regions):
+        plain = b"".join(contents + hints for _, contents, hints in region)
+        frame, bases = based[1:] if based and number == based[0] else (plain, b"" if version == 1 else bytes(2))
+        stored.append(frame)
+        associated.append(bytes([3 if frame is not plain else 0]) + u32(len(plain)) + bases)
+        heads += u32(len(frame) + 16) + u32(len(plain)) + associated[-1][:1] + u32(len(region)) + bases
         for kind, contents, hints in region:
             fingerprint = KEYS.fingerprint(kind, contents)
-            rest = (b"" if is_data else struct.pack("<BI", kind, len(hints))) + u32(len(contents) + len(hints))
+            lengths = [len(contents) + len(hints)] if is_data else [len(hints), len(contents) + len(hints)]
+            rest = b"" if is_data else bytes([kind])
+            rest += b"".join(length.to_bytes(width, "little") for length in lengths)
             fingerprints, fronts, backs = fingerprints + fingerprint, fronts + fingerprint + rest, backs + rest
     counts = u32(len(regions)) + u32(sum(map(len, regions)))
+    if version == 2:
+        counts += u32((len(based[2]) - 2) // 24 if based else 0) + bytes([width])
     front_len = len(counts + heads + fronts) + 16
-    key, header = make_header(object_type, ordinal, make_salt(ordinal, fingerprints), front_len)
+    key, header = make_header(object_type, ordinal, make_salt(ordinal, fingerprints), front_len, version)
     cipher = AESGCM(key)
     whole = header + cipher.encrypt(nonce(DOMAIN_FRONT, 0), counts + heads + fronts, header)
-    for number, plain in enumerate(plains):
-        whole += cipher.encrypt(nonce(DOMAIN_REGION, number), plain, header + bytes([0]) + u32(len(plain)))
+    for number, frame in enumerate(stored):
+        whole += cipher.encrypt(nonce(DOMAIN_REGION, number), frame, header + associated[number])
     regions_len = len(whole) - 128 - front_len
     back = cipher.encrypt(nonce(DOMAIN_BACK, 0), counts + heads + backs, header)
     length = len(whole) + len(back) + 64
@@ -349,6 +359,12 @@ def lists_and_containers(expected):
     hints = encode_hints([third, None])
     chunks = [(KIND_RECIPE, recipe, hints), (KIND_TREE, node, hints), (KIND_TREE, b"\0\0", b"")]
     metadata = seal_container(2, 4, [chunks])
+    twice = b"onefold stores everything once" * 2
+    frame = bytes.fromhex("28b52ffd203c3d000000010009920202")
+    bases = bytes([1, 1]) + container_id(7) + u32(0)
+    regions = [[(KIND_DATA, onefold, b"")], [(KIND_DATA, twice, b"")]]
+    based = seal_container(1, 5, regions, 2, (1, frame, bases))
+    metadata_2 = seal_container(2, 6, [chunks], 2)
     assert parse_hints(expected["hints"], 5) == [third, third, None, fourth, third]
     assert parse_recipe(Reader(expected["recipe"])).chunk_count == 2
     assert [entry.kind for entry in parse_node(expected["tree_entries"], hints)[1]] == [1, 1, 2, 3, 4, 5, 6, 7]
@@ -356,7 +372,7 @@ def lists_and_containers(expected):
     key = KEYS.object_key(2, expected["metadata_container"][48:80])
     back = expected["metadata_container"][trailer.back_offset : trailer.back_offset + trailer.back_len]
     plain = unseal(key, DOMAIN_BACK, 0, back, expected["metadata_container"][:128])
-    assert len(parse_directory(plain, False, False, 0, 1 << 20)[0].chunks) == 3
+    assert len(parse_directory(plain, 1, False, False, 0, 1 << 20)[0].chunks) == 3
     return {
         "recipe": recipe,
         "hints": encode_hints([third, third, None, fourth, third]),
@@ -368,6 +384,10 @@ def lists_and_containers(expected):
         "data_container_name": plain_hash(data),
         "metadata_container": metadata,
         "metadata_container_name": plain_hash(metadata),
+        "based_container": based,
+        "based_container_name": plain_hash(based),
+        "metadata_container_2": metadata_2,
+        "metadata_container_2_name": plain_hash(metadata_2),
     }
 
 

@@ -149,6 +149,11 @@ pub(crate) enum Command {
         "Create a repository for images of volumes": "onefold --repo /srv/volumes init --for volumes";
     })]
     Init(InitArgs),
+    /// Set the version of the repository's format, after a check
+    #[command(after_help = examples! {
+        "Let a repository use format 2": "onefold upgrade --format 2";
+    })]
+    Upgrade(UpgradeArgs),
     /// Make a snapshot of paths
     #[command(after_help = examples! {
         "Back up two directories, without caches": "onefold backup ~/documents ~/pictures --exclude-caches";
@@ -337,7 +342,9 @@ impl Command {
             Self::Diff(args) => &mut args.selection,
             Self::Stats(args) => &mut args.selection,
             Self::Why(args) => &mut args.selection,
-            Self::Init(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
+            Self::Init(_) | Self::Upgrade(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => {
+                return;
+            }
             Self::Key(_) | Self::List(_) | Self::Prune(_) | Self::Unlock(_) => return,
             #[cfg(feature = "cdp")]
             Self::Cdp(_) => return,
@@ -385,8 +392,19 @@ pub(crate) struct InitArgs {
     /// Length of a container, from 64k to 64M [default: 4M]
     #[arg(long, value_name = "SIZE")]
     pub(crate) container_size: Option<String>,
+    /// Version of the format, 1 or 2. Programs before 0.2 know only 1
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2))]
+    pub(crate) format: u16,
     #[command(flatten)]
     pub(crate) cost: KeyCostArgs,
+}
+
+/// Options of `upgrade`.
+#[derive(Args, Debug)]
+pub(crate) struct UpgradeArgs {
+    /// Version that the repository gets. Programs before 0.2 refuse version 2
+    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u16).range(2..=2))]
+    pub(crate) format: u16,
 }
 
 /// Options of `backup`.

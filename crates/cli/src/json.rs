@@ -39,6 +39,16 @@ pub(crate) fn short_id(session: SessionId) -> String {
     session.to_string().chars().take(SHORT_ID_LEN).collect()
 }
 
+/// `upgrade`.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "upgraded")]
+pub(crate) struct Upgraded {
+    /// Version of the repository's format.
+    pub(crate) version: u16,
+    /// False if it had this version before.
+    pub(crate) is_changed: bool,
+}
+
 /// `init`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "initialized")]

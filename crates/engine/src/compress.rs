@@ -72,6 +72,8 @@ pub enum Algorithm {
     Zstd,
     /// LZ4 block.
     Lz4,
+    /// Zstandard frame with the plaintexts of the region's bases as prefix (format 2).
+    ZstdBased,
 }
 
 impl Algorithm {
@@ -81,6 +83,7 @@ impl Algorithm {
             Self::None => 0,
             Self::Zstd => 1,
             Self::Lz4 => 2,
+            Self::ZstdBased => 3,
         }
     }
 
@@ -90,6 +93,7 @@ impl Algorithm {
             0 => Some(Self::None),
             1 => Some(Self::Zstd),
             2 => Some(Self::Lz4),
+            3 => Some(Self::ZstdBased),
             _ => None,
         }
     }
@@ -148,6 +152,45 @@ impl Compressor {
         if shrinks { algorithm } else { Algorithm::None }
     }
 
+    /// Compresses `plain` with `prefix` before it, as what it may repeat. Replaces `out` by the result, if that is shorter than
+    /// `len_without`, the stored length without a prefix, by a [`SAVED_MIN`]-th at least, and returns true; else leaves `out`
+    /// empty. Methods other than Zstandard know no prefix.
+    pub(crate) fn compress_against(
+        &mut self,
+        compression: Compression,
+        (prefix, plain): (&[u8], &[u8]),
+        len_without: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        out.clear();
+        let (Compression::Zstd(level) | Compression::PaddedZstd(level)) = compression else { return false };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
+        let done = compress_with_prefix(level, prefix, plain, &mut scratch);
+        let done = done && (compression == Compression::Zstd(level) || pad_frame(&mut scratch));
+        let saves = done && scratch.len() <= len_without.saturating_sub(len_without.div_ceil(SAVED_MIN));
+        if saves {
+            out.reserve_exact(scratch.len());
+            out.extend_from_slice(&scratch);
+        }
+        self.scratch = scratch;
+        saves
+    }
+
+    /// Decompresses what [`Compressor::compress_against`] made, otherwise as [`Compressor::decompress`]. Takes no memory but
+    /// `out` and the state of a decompressor: a frame is decompressed at once, so that its window needs no buffer.
+    #[must_use]
+    pub(crate) fn decompress_against(prefix: &[u8], stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        out.reserve(plain_len);
+        let Some(mut unzstd) = zstd::zstd_safe::DCtx::try_create() else { return false };
+        if unzstd.ref_prefix(prefix).is_err() {
+            return false;
+        }
+        unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
+    }
+
     /// Decompresses `stored` into `out`, which is replaced and must come out exactly `plain_len` long.
     /// The caller has checked `plain_len` against the limit for regions. False: not what was compressed.
     #[must_use]
@@ -159,6 +202,8 @@ impl Compressor {
         out: &mut Vec<u8>,
     ) -> bool {
         match algorithm {
+            // Without its bases it means nothing.
+            Algorithm::ZstdBased => false,
             Algorithm::None => {
                 out.clear();
                 out.extend_from_slice(stored);
@@ -192,7 +237,7 @@ impl Compressor {
     ) -> Option<&'a [u8]> {
         match algorithm {
             Algorithm::None => (stored.len() == plain_len).then_some(stored),
-            Algorithm::Lz4 | Algorithm::Zstd => {
+            Algorithm::Lz4 | Algorithm::Zstd | Algorithm::ZstdBased => {
                 self.decompress(algorithm, stored, plain_len, scratch).then_some(scratch.as_slice())
             }
         }
@@ -217,6 +262,29 @@ impl Compressor {
         scratch.clear();
         shrank
     }
+}
+
+/// Compression against bases is kept only if it saves at least one of so many bytes: decoding costs the bases, too.
+const SAVED_MIN: usize = 20;
+
+/// Bytes of the table entries of level 3 with a prefix, as powers of two: of longer sequences, of shorter ones. Zstandard loads
+/// at most eight bytes of a prefix for each entry of the larger one, 1 MiB of it with 2^17.
+const PREFIX_TABLES: [CParameter; 2] = [CParameter::HashLog(18), CParameter::ChainLog(17)];
+
+/// Greatest window of a frame, as a power of two: the default limit of every decoder.
+const WINDOW_LOG_MAX: u32 = 27;
+
+fn compress_with_prefix(level: i32, prefix: &[u8], plain: &[u8], out: &mut Vec<u8>) -> bool {
+    // A context holds on to its prefix, so that it lives no longer than that.
+    let Some(mut zstd) = zstd::zstd_safe::CCtx::try_create() else { return false };
+    let bytes = (prefix.len() + plain.len()).max(1);
+    let window_log = bytes.ilog2().saturating_add(1).clamp(10, WINDOW_LOG_MAX);
+    let mut parameters = vec![CParameter::CompressionLevel(level), CParameter::WindowLog(window_log)];
+    if level == 3 {
+        parameters.extend(PREFIX_TABLES);
+    }
+    let mut is_set = parameters.into_iter().map(|parameter| zstd.set_parameter(parameter));
+    is_set.all(|set| set.is_ok()) && zstd.ref_prefix(prefix).is_ok() && zstd.compress2(out, plain).is_ok()
 }
 
 /// Lengthens a Zstandard frame (RFC 8878) to a multiple of [`PADDED_STEP`] by blocks before its first one that stand for no

@@ -102,6 +102,21 @@ impl fmt::Display for ContainerId {
     }
 }
 
+/// Names a region for good: its container, and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RegionId {
+    /// Its container.
+    pub container: ContainerId,
+    /// Its number in the container, counted from 0.
+    pub region: u32,
+}
+
+impl fmt::Display for RegionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {} of container {}", self.region, self.container)
+    }
+}
+
 /// Position of a chunk in the stream of one session, counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sequence(pub u64);

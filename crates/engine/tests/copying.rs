@@ -13,9 +13,11 @@ use onefold_engine::collect::usage::{self, LiveChunk, Usage};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::container::{CompressedRegion, Packer, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::{ContainerKind, ContainerName};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::SessionKind;
+use onefold_engine::store::base_reader::BaseReader;
 use onefold_engine::store::container_set::{ContainerNumber, Containers};
 use onefold_engine::store::metadata::{MetadataMemory, Scratch};
 use onefold_engine::store::{MetadataReader, Session, Store};
@@ -23,7 +25,9 @@ use onefold_engine::testing::sim::{Fault, SimHost};
 use onefold_engine::types::{Chunk, ChunkKind, ContainerId, Fingerprint, Sequence};
 use onefold_engine::{Error, Monitor, Result, Silent};
 
-use crate::integration::support::{Ask, Draw, OpenContainer, SMALL, World, change, containers, noise, tell, tree};
+use crate::integration::support::{
+    Ask, Draw, OpenContainer, SMALL, World, bases_of, change, containers, noise, tell, tree,
+};
 
 /// Seeds of random live sets and damage.
 const SEEDS: u64 = if cfg!(feature = "slow") { 200 } else { 24 };
@@ -52,10 +56,12 @@ impl Case {
         let scratch = world.scratch();
         let session = Arc::new(Session::begin(store, &scratch, SessionKind::Collection, "host")?);
         let listed = store.list_containers(&scratch)?;
+        let bases = BaseReader::new(store, &listed, 8 << 20);
         let request = CopyRequest {
             store,
             session: Some(&session),
             containers: &listed,
+            bases: &bases,
             copy: &self.copy,
             classes: &classes(),
             leaves_dead: self.leaves_dead,
@@ -285,7 +291,7 @@ fn check_new(store: &Store, all: &[OpenContainer], case: &Case, session: &Sessio
         store.read_verified(name).unwrap();
         let reader = store.open_container(name).unwrap();
         for region in 0..u32::try_from(reader.directory.regions.len()).unwrap() {
-            let plain = store.read_region(&reader, region, &mut compressor).unwrap();
+            let plain = store.read_region(&reader, region, &bases_of(store), &mut compressor).unwrap();
             for slot in reader.chunks_of(region) {
                 let position = reader.position(slot).unwrap();
                 let bytes = plain[position.offset as usize..][..position.len as usize].to_vec();
@@ -377,7 +383,12 @@ pub(super) fn store_lie(world: &World, store: &Store, lie: usize) -> (Vec<Finger
     });
     let checksum = crc32c::crc32c(&stored);
     let region = CompressedRegion::new(chunks.collect(), Algorithm::None, stored, checksum);
-    let mut packer = Packer::new(session.id, ContainerKind::Data, store.config.container_bytes, Compression::Off);
+    let mut packer = Packer::new(
+        session.id,
+        (FormatVersion::V1, ContainerKind::Data),
+        store.config.container_bytes,
+        Compression::Off,
+    );
     let packed = packer.push_compressed(region, &mut 0);
     assert!(packed.full.is_empty());
     let builder = packer.finish().unwrap();

@@ -12,14 +12,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use onefold_engine::compress::Algorithm;
-use onefold_engine::container::directory::{Directory, DirectoryChunk, RegionEntry, Side};
+use onefold_engine::container::Bases;
+use onefold_engine::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, Side};
 use onefold_engine::container::trailer::Trailer;
 use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::object::names::ContainerKind;
-use onefold_engine::object::{ObjectType, open_small};
+use onefold_engine::object::{FormatVersion, ObjectType, open_small};
 use onefold_engine::random::SplitMix64;
 use onefold_engine::testing::fuzzing::{TARGETS, Target};
-use onefold_engine::types::{ChunkKind, Fingerprint, RepositoryId};
+use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, RegionId, RepositoryId, SessionId};
 
 const PAGE: &str = include_str!("../../../docs/format.md");
 /// Made inputs per seed, beside truncations and flipped bits.
@@ -138,13 +139,20 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let container = vector("data_container");
     seeds.push(("trailer", "data_container", container[container.len() - 64..].to_vec()));
     seeds.push(("hints", "hints", [&[5, 0][..], &vector("hints")].concat()));
-    for (name, code) in [("data_front", 0), ("metadata_front", 1), ("data_back", 2), ("metadata_back", 3)] {
+    let names = ["data_front", "metadata_front", "data_back", "metadata_back"];
+    let names_2 = ["data_front_2", "metadata_front_2", "data_back_2", "metadata_back_2"];
+    for (name, code) in names.into_iter().chain(names_2).zip(0u8..) {
+        let format = if code & 4 == 0 { FormatVersion::V1 } else { FormatVersion::V2 };
         let kind = if code & 1 == 0 { ContainerKind::Data } else { ContainerKind::Metadata };
-        let side = if code & 2 == 0 { Side::Front } else { Side::Back };
-        seeds.push(("directory", name, [&[code], &directory(kind).encode(kind, side)[..]].concat()));
+        let form = Form { format, kind, side: if code & 2 == 0 { Side::Front } else { Side::Back } };
+        seeds.push(("directory", name, [&[code], &directory(format, kind).encode(form)[..]].concat()));
     }
-    seeds.push(("container_parts", "data", container_parts(ContainerKind::Data)));
-    seeds.push(("container_parts", "metadata", container_parts(ContainerKind::Metadata)));
+    let (data, metadata) = (ContainerKind::Data, ContainerKind::Metadata);
+    seeds.push(("container_parts", "data", container_parts(FormatVersion::V1, data)));
+    seeds.push(("container_parts", "metadata", container_parts(FormatVersion::V1, metadata)));
+    seeds.push(("container_parts", "data_2", container_parts(FormatVersion::V2, data)));
+    seeds.push(("container_parts", "metadata_2", container_parts(FormatVersion::V2, metadata)));
+    seeds.push(("region", "zstd_based", [&[3, 60, 0][..], ZSTD_BASED].concat()));
     seeds.push(("region", "stored", [&[0, 7, 0][..], b"onefold"].concat()));
     seeds.push(("region", "zstd", [&[1, 0x2c, 1][..], ZSTD_ZEROS].concat()));
     seeds.push(("region", "lz4", [&[2, 11, 0][..], LZ4_AS].concat()));
@@ -155,11 +163,14 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
 
 /// A Zstandard frame of one block that repeats a zero 300 times.
 const ZSTD_ZEROS: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd, 0x60, 44, 0, 0x63, 0x09, 0, 0];
+/// A Zstandard frame that repeats twice the 30 bytes that the target takes for the bases.
+const ZSTD_BASED: &[u8] =
+    &[0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x3c, 0x3d, 0x00, 0x00, 0x00, 0x01, 0x00, 0x09, 0x92, 0x02, 0x02];
 /// An LZ4 block of 11 letters: one and a copy of five, then five.
 const LZ4_AS: &[u8] = &[0x11, b'a', 1, 0, 0x50, b'a', b'a', b'a', b'a', b'a'];
 
 /// Three regions: as they are, Zstandard, LZ4.
-fn directory(kind: ContainerKind) -> Directory {
+fn directory(format: FormatVersion, kind: ContainerKind) -> Directory {
     let (chunk_kind, hints_len) = match kind {
         ContainerKind::Data => (ChunkKind::Data, 0),
         ContainerKind::Metadata => (ChunkKind::Tree, 2),
@@ -171,28 +182,38 @@ fn directory(kind: ContainerKind) -> Directory {
         plain_len,
         algorithm,
         chunk_count,
+        bases: Bases::default(),
     };
-    Directory {
+    let mut directory = Directory {
         regions: vec![
             region(7, 7, Algorithm::None, 2),
             region(ZSTD_ZEROS.len(), 300, Algorithm::Zstd, 1),
             region(LZ4_AS.len(), 11, Algorithm::Lz4, 1),
         ],
         chunks: vec![chunk(1, 3), chunk(2, 4), chunk(3, 300), chunk(4, 11)],
+    };
+    if format == FormatVersion::V2 && kind == ContainerKind::Data {
+        let base = |region| RegionId { container: ContainerId { session: SessionId([9; 16]), ordinal: 1 }, region };
+        let based = region(ZSTD_BASED.len(), 60, Algorithm::ZstdBased, 1);
+        directory.regions.push(RegionEntry { bases: Bases::new(&[base(0), base(7)], 2).unwrap(), ..based });
+        directory.chunks.push(chunk(5, 60));
     }
+    directory
 }
 
-fn container_parts(kind: ContainerKind) -> Vec<u8> {
-    let mut out = vec![u8::from(kind == ContainerKind::Metadata)];
-    let directory = directory(kind);
-    let (front, back) = (directory.encode(kind, Side::Front), directory.encode(kind, Side::Back));
+fn container_parts(format: FormatVersion, kind: ContainerKind) -> Vec<u8> {
+    let mut out = vec![u8::from(kind == ContainerKind::Metadata) | u8::from(format == FormatVersion::V2) << 2];
+    let directory = directory(format, kind);
+    let form = |side| Form { format, kind, side };
+    let (front, back) = (directory.encode(form(Side::Front)), directory.encode(form(Side::Back)));
     for part in [&front, &back] {
         out.extend_from_slice(&u16::try_from(part.len()).unwrap().to_le_bytes());
         out.extend_from_slice(part);
     }
-    let regions = [b"onefold", ZSTD_ZEROS, LZ4_AS].concat();
+    let is_based = directory.regions.len() == 4;
+    let regions = [&b"onefold"[..], ZSTD_ZEROS, LZ4_AS, if is_based { ZSTD_BASED } else { &[] }].concat();
     let sealed = |len: usize| u32::try_from(len + 16).unwrap();
-    let regions_len = u32::try_from(regions.len() + 3 * 16).unwrap();
+    let regions_len = u32::try_from(regions.len() + directory.regions.len() * 16).unwrap();
     let trailer = Trailer {
         front_len: sealed(front.len()),
         back_offset: 128 + sealed(front.len()) + regions_len,

@@ -34,13 +34,13 @@ const FILES: u64 = 24;
 const LEN_MAX: usize = 1 << 20;
 
 /// A repository of three snapshots, with what each was made of.
-struct Base {
-    world: World,
-    snapshots: Vec<(SessionId, Snapshot, MemTree)>,
+pub(super) struct Base {
+    pub(super) world: World,
+    pub(super) snapshots: Vec<(SessionId, Snapshot, MemTree)>,
 }
 
 #[derive(Clone, Debug)]
-enum Damage {
+pub(super) enum Damage {
     Delete,
     Truncate(usize),
     /// The lowest bit of a byte.
@@ -78,7 +78,7 @@ fn base(seed: u64) -> Base {
 
 impl Base {
     /// Damages a copy of the repository.
-    fn damaged(&self, path: &Path, damage: &Damage) -> World {
+    pub(super) fn damaged(&self, path: &Path, damage: &Damage) -> World {
         let world = self.world.on(self.world.disk.fork());
         let repo = world.repo();
         let read = |path: &Path| read_file(&*repo, path, LEN_MAX).unwrap();
@@ -108,7 +108,7 @@ impl Base {
         world
     }
 
-    fn check(world: &World, read: ReadData) -> CheckReport {
+    pub(super) fn check(world: &World, read: ReadData) -> CheckReport {
         let store = world.open().unwrap();
         let request = CheckRequest {
             snapshots: CheckedSnapshots::All,
@@ -143,7 +143,7 @@ impl Base {
     }
 
     /// Checks that a file comes back exactly if the check does not say that it is hit.
-    fn restores_what_is_not_hit(&self, world: &World, report: &CheckReport, context: &str) -> usize {
+    pub(super) fn restores_what_is_not_hit(&self, world: &World, report: &CheckReport, context: &str) -> usize {
         let store = world.open().unwrap();
         let mut hit_count = 0;
         for (session, snapshot, source) in &self.snapshots {

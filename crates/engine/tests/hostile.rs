@@ -14,6 +14,7 @@ use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
+use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::{ContainerKind, ObjectCopy, ObjectName};
 use onefold_engine::object::slot::encode_slot;
 use onefold_engine::object::store::Created;
@@ -44,7 +45,12 @@ struct Forger {
 impl Forger {
     fn new(store: &Store) -> Self {
         let session = Session::begin(store, &Scratch::default(), SessionKind::Backup, "mallory").unwrap();
-        let packer = Packer::new(session.id, ContainerKind::Metadata, store.config.container_bytes, Compression::Off);
+        let packer = Packer::new(
+            session.id,
+            (FormatVersion::V1, ContainerKind::Metadata),
+            store.config.container_bytes,
+            Compression::Off,
+        );
         let (region, compressor) = (Region::default(), Compressor::default());
         Self { store: store.clone(), session, ordinals: 0, compressor, region, packer }
     }
@@ -80,7 +86,8 @@ impl Forger {
     fn data(&mut self, bytes: &[u8]) -> Fingerprint {
         let chunk = self.chunk(ChunkKind::Data, bytes, &[]);
         let container_bytes = self.store.config.container_bytes;
-        let mut packer = Packer::new(self.session.id, ContainerKind::Data, container_bytes, Compression::Off);
+        let mut packer =
+            Packer::new(self.session.id, (FormatVersion::V1, ContainerKind::Data), container_bytes, Compression::Off);
         let mut region = Region::default();
         let fingerprint = chunk.chunk.fingerprint;
         region.push(chunk, bytes);

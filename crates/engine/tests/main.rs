@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "tests stop at a surprise and tell what they tried")]
 
+mod bases;
 mod condemned;
 mod copying;
 mod crash;

@@ -22,7 +22,9 @@ use onefold_engine::types::{ContainerId, Fingerprint, SessionId};
 
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_restores, each_or_one, request};
-use crate::integration::support::{Ask, SMALL, World, change, container_names, copy, noise, stored_twice, tell, tree};
+use crate::integration::support::{
+    Ask, SMALL, World, bases_of, change, container_names, copy, noise, stored_twice, tell, tree,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Damage {
@@ -123,7 +125,9 @@ fn whole(store: &Store) -> BTreeSet<Fingerprint> {
     for name in names {
         let Ok(container) = store.open_container(&name) else { continue };
         for region in 0..u32::try_from(container.directory.regions.len()).unwrap() {
-            let Ok(plain) = store.read_region(&container, region, &mut Compressor::default()) else { continue };
+            let Ok(plain) = store.read_region(&container, region, &bases_of(store), &mut Compressor::default()) else {
+                continue;
+            };
             let mut rest = plain.as_slice();
             for number in container.chunks_of(region) {
                 let chunk = &container.directory.chunks[number];

@@ -10,12 +10,14 @@ use onefold_engine::collect::{PruneRequest, prune};
 use onefold_engine::error::Result;
 use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{SimDisk, SimHost};
 use onefold_engine::types::SessionId;
 
+use crate::integration::bases::{self, Policy, Way};
 use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, each_or_one, forget, request, versions};
 use crate::integration::support::hooked::Hooked;
 use crate::integration::support::{
@@ -52,6 +54,22 @@ impl Repository {
         let world = World::with(SimDisk::new(), SimHost::new(seed));
         let store = world.create(SMALL).unwrap();
         let sessions = back_up_all(&world, &store, &versions);
+        forget(&store, sessions[0]).unwrap();
+        Self { world, versions, sessions }
+    }
+
+    /// A repository of format 2, in which later versions have regions that depend on those of earlier ones.
+    fn with_bases(seed: u64, versions: Vec<MemTree>) -> Self {
+        let world = World::with(SimDisk::new(), SimHost::new(seed));
+        let store = world.create(bases::SMALL_2).unwrap();
+        let policy = Policy::new(Way::Previous, seed);
+        let sessions = versions.iter().map(|version| {
+            let made = world.backup(&store, version, &bases::ask(&policy)).unwrap().report.session;
+            policy.next_session();
+            made
+        });
+        let sessions = sessions.collect::<Vec<_>>();
+        assert!(bases::depths(&store).keys().any(|depth| *depth != 0));
         forget(&store, sessions[0]).unwrap();
         Self { world, versions, sessions }
     }
@@ -299,7 +317,11 @@ fn operate(
     match thread {
         0 | 1 => {
             let version = draw.below(versions.len());
-            let ask = Ask { with_parent: draw.once_in(2), ..Ask::default() };
+            let with_parent = draw.once_in(2);
+            let ask = match store.config.format {
+                FormatVersion::V1 => Ask { with_parent, ..Ask::default() },
+                FormatVersion::V2 => Ask { with_parent, ..bases::ask(&Policy::of(store, &world.scratch(), seed)) },
+            };
             let source = Arc::new(versions[version].clone());
             match back_up(store, &cache, source, Path::new("/"), &ask) {
                 Ok(outcome) => Ok(Some((outcome.report.session, version))),
@@ -331,7 +353,23 @@ fn operate(
 
 #[test]
 fn two_backups_two_prunes_a_check_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
-    let repositories = [Repository::new(2), Repository::of(5, small_versions())];
+    interleave([Repository::new(2), Repository::of(5, small_versions())]);
+}
+
+#[test]
+fn two_backups_two_prunes_a_check_and_a_restore_lose_no_base_in_any_order_of_their_calls() {
+    let small = || {
+        let source = bases::similar_tree(8, 1);
+        let version = |round| {
+            bases::edit_everywhere(&source, 8, 1, round);
+            copy(&source)
+        };
+        (0..3).map(version).collect()
+    };
+    interleave([Repository::with_bases(2, small()), Repository::with_bases(5, small())]);
+}
+
+fn interleave(repositories: [Repository; 2]) {
     let (mut made, mut fenced) = (0, 0);
     let interleavings = interleavings();
     for seed in 0..interleavings {

@@ -13,6 +13,7 @@ use onefold_engine::compress::Compression;
 use onefold_engine::error::Result;
 use onefold_engine::identify::{IndexOptions, IndexPreset};
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{BuiltRecipe, Edit, EditItem, RecipeBuilder, patch};
@@ -44,6 +45,7 @@ const VOLUMES: Adjustments = Adjustments {
     fixed_bytes: None,
     region_bytes: None,
     container_bytes: None,
+    format: FormatVersion::V1,
 };
 
 /// The same with small blocks and containers, so that little data makes many of them.
@@ -93,7 +95,12 @@ struct Made {
 }
 
 fn options(world: &World) -> WriterOptions {
-    WriterOptions { compression: Compression::Zstd(1), budget: Ask::default().budget, scratch: world.scratch() }
+    WriterOptions {
+        compression: Compression::Zstd(1),
+        budget: Ask::default().budget,
+        scratch: world.scratch(),
+        bases: None,
+    }
 }
 
 /// Writes in a session with an index as those of the other tests.

@@ -131,6 +131,7 @@ fn plan(
         budget: settings.budget(),
         accelerator: None,
         scratch: cache.scratch(),
+        bases: None,
     })
 }
 

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
 use onefold_engine::io::os::OsDisk;
 use onefold_engine::io::os_identity::{self, host_name, user_name};
+use onefold_engine::object::FormatVersion;
 use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, Purpose, create_directory};
@@ -110,5 +111,6 @@ fn adjustments(args: &InitArgs) -> Result<Adjustments> {
         fixed_bytes: size("--fixed-chunk-size", &args.fixed_chunk_size)?,
         region_bytes: size("--region-size", &args.region_size)?,
         container_bytes: size("--container-size", &args.container_size)?,
+        format: FormatVersion::from_number(args.format).context("--format: no such version")?,
     })
 }

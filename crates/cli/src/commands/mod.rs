@@ -29,6 +29,7 @@ mod restore;
 mod snapshots;
 mod stats;
 mod unlock;
+mod upgrade;
 mod version;
 mod what_if;
 mod why;
@@ -66,6 +67,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
             let encryption = if is_open { init::Encryption::None } else { init::Encryption::Password };
             init::run(&settings, &output, &args, encryption)
         }
+        Command::Upgrade(args) => upgrade::run(&settings, &output, &args),
         Command::Backup(args) => backup::run(&settings, &output, &args),
         Command::Forget(args) => forget::run(&settings, &output, &args),
         Command::Prune(args) => prune::run(&settings, &output, &args),

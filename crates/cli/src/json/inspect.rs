@@ -210,7 +210,7 @@ impl CatConfig {
     /// Takes a repository's parameters, without its key.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
-            version: onefold_engine::object::header::FORMAT_VERSION,
+            version: config.format.number(),
             id: LongRepositoryId(config.repository).to_string(),
             created: text::rfc3339(config.created),
             encrypted: config.clear_key.is_none(),

@@ -304,7 +304,7 @@ impl<'a> IdentifyStage<'a> {
 
     /// Records what became durable, and only that (at a barrier): what the index shows is durable.
     fn record_stored(&mut self) -> Result<()> {
-        for StoredUnit { container, len, chunks } in self.pack.take_stored() {
+        for StoredUnit { container, len, chunks, .. } in self.pack.take_stored() {
             self.identifier.record(Unit { container, len, chunks: &chunks })?;
             // Verdicts from now on name the container; those given before may name a sequence.
             let sequences = self.unrecorded.remove(&container).unwrap_or_default();

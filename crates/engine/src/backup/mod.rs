@@ -1,6 +1,7 @@
 //! Backup: from a source to a committed snapshot.
 
 pub(crate) mod assemble;
+pub mod bases;
 pub(crate) mod block;
 pub mod cut;
 mod device;
@@ -22,9 +23,12 @@ use block::BLOCK_BYTES;
 use onefold_accel::device::{Limits, Search};
 
 use crate::chunk::CHUNK_BYTES_AVERAGE;
+use crate::container::bases::BASES_MAX;
+use crate::store::base_reader::CHAIN_REGIONS_MAX;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
+pub use bases::ChooseBases;
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
@@ -60,6 +64,8 @@ pub struct Budget {
     pub device_batches: usize,
     /// Blocks of such a batch, at most.
     pub device_blocks: usize,
+    /// Bytes for the bases of regions; 0: regions get none.
+    pub bases_bytes: usize,
 }
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -78,6 +84,10 @@ const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 /// State of a compressor at the default level and of the one that probes, and buffers for the worst case; one for each
 /// thread that computes and one for the sequencer.
 pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
+/// State of a compressor at the default level with a prefix: tables of 2^18 and 2^17 entries, and a buffer for the worst case.
+const PREFIX_COMPRESSOR_BYTES: usize = 5 * MIB / 2;
+/// The least memory that is worth keeping bases in: those of four regions.
+const BASES_BYTES_MIN: usize = 8 * REGION_BYTES;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
@@ -112,6 +122,7 @@ impl Budget {
             index_bytes: 0,
             device_batches: 0,
             device_blocks: 0,
+            bases_bytes: 0,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
@@ -154,6 +165,24 @@ impl Budget {
         WriterLimits { sealing, writing, barrier }
     }
 
+    /// Takes memory of the index for the bases of regions, at most a quarter of it; nothing if too little were left of either.
+    #[must_use]
+    pub fn with_bases(self) -> Self {
+        let working = self.based_bytes();
+        let bases_bytes = (self.index_bytes / 4).saturating_sub(working);
+        if bases_bytes < BASES_BYTES_MIN {
+            return self;
+        }
+        Self { index_bytes: self.index_bytes - bases_bytes - working, bases_bytes, ..self }
+    }
+
+    /// Returns what reading and using bases takes beside what is kept of them: one chain, and in each thread a prefix of two
+    /// regions with the state of a compressor for it.
+    fn based_bytes(&self) -> usize {
+        let threads = self.threads.min(self.regions_in_flight + self.containers_sealing) + 1;
+        CHAIN_REGIONS_MAX * REGION_BYTES + threads * (BASES_MAX * REGION_BYTES + PREFIX_COMPRESSOR_BYTES)
+    }
+
     /// Returns how many of `threads` threads a budget can keep supplied.
     pub fn threads(bytes: usize, threads: usize) -> usize {
         threads.min(bytes / THREAD_BYTES).max(1)
@@ -179,7 +208,8 @@ impl Budget {
         let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
         let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
         let queues = blocks + regions + compressors + containers + waiting + unrecorded;
-        queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes()
+        let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.based_bytes() };
+        queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes() + based
     }
 }
 

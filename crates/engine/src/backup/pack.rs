@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backup::Budget;
+use crate::backup::bases::{BaseStage, ChooseBases};
 use crate::compress::{Compression, Compressor};
 use crate::container::compress_region::CompressRegion;
+use crate::container::seal::BasePlaintexts;
 use crate::container::{Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
@@ -33,6 +35,8 @@ pub(crate) struct PackStage {
     ordinals: u32,
     compressor: Compressor,
     writer: ContainerWriter,
+    /// Chooses what data is compressed against.
+    bases: Option<BaseStage>,
     /// Containers of packed chunks, since they were last taken.
     assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
 }
@@ -51,10 +55,15 @@ impl PackStage {
         driver: &Driver,
         compression: Compression,
         budget: &Budget,
+        choice: Option<&Arc<dyn ChooseBases>>,
     ) -> Self {
+        let bases = BaseStage::new(store, session, choice, budget);
+        let reader = bases.as_ref().map(|bases| Arc::new(bases.reader()) as Arc<dyn BasePlaintexts>);
         let task = CompressRegion::new(compression);
+        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader));
         let line = |kind| {
-            let packer = Packer::new(session.id, kind, store.config.container_bytes, compression);
+            let form = (store.config.format, kind);
+            let packer = Packer::new(session.id, form, store.config.container_bytes, compression);
             let compress = driver.queue(task.clone(), Pool::Compute, budget.regions_in_flight);
             Line { region: Region::default(), compress, packer }
         };
@@ -64,7 +73,8 @@ impl PackStage {
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
             compressor: Compressor::default(),
-            writer: ContainerWriter::new(store, session, driver, budget.writer_limits()),
+            writer: ContainerWriter::new(store, session, driver, budget.writer_limits(), reader),
+            bases,
             assigned: Vec::new(),
         }
     }
@@ -86,7 +96,11 @@ impl PackStage {
 
     /// Takes the units that became durable.
     pub(crate) fn take_stored(&mut self) -> Vec<StoredUnit> {
-        self.writer.take_stored()
+        let stored = self.writer.take_stored();
+        if let Some(bases) = &self.bases {
+            bases.durable(&stored);
+        }
+        stored
     }
 
     /// Returns the bytes of all durable containers.
@@ -129,7 +143,13 @@ impl PackStage {
         if line.region.chunks.is_empty() {
             return Ok(());
         }
-        let region = std::mem::replace(&mut line.region, Region::with_buffer(region_bytes));
+        let mut region = std::mem::replace(&mut line.region, Region::with_buffer(region_bytes));
+        if kind == ContainerKind::Data
+            && let Some(bases) = &self.bases
+        {
+            region.chosen = bases.choose(&region.chunks, &region.plain);
+        }
+        let line = self.line(kind);
         line.compress.push(region).map_or(Ok(()), |oldest| self.pack(kind, oldest))
     }
 
@@ -139,6 +159,11 @@ impl PackStage {
             ContainerKind::Metadata => &mut self.metadata.packer,
         };
         let packed = packer.push(region, &mut self.compressor, &mut self.ordinals);
+        if kind == ContainerKind::Data
+            && let Some(bases) = &mut self.bases
+        {
+            bases.placed(&packed.assigned);
+        }
         self.assigned.extend(packed.assigned);
         packed.full.into_iter().try_for_each(|builder| self.writer.close(builder))
     }

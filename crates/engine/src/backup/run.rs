@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
+use crate::backup::bases::ChooseBases;
 use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
@@ -72,6 +73,8 @@ pub struct BackupOptions {
     pub accelerator: Option<Accelerator>,
     /// Directory for spilled state.
     pub scratch: Scratch,
+    /// Chooses what new regions are compressed against, in a repository of format 2; `None`: nothing.
+    pub bases: Option<Arc<dyn ChooseBases>>,
 }
 
 /// What becomes of a snapshot whose tree is that of its parent.
@@ -116,8 +119,12 @@ pub fn backup(
     let file_clock = store.host.file_clock();
     // Before anything is written: what the snapshot will say must be sayable.
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
-    let writing =
-        WriterOptions { compression: options.compression, budget: options.budget, scratch: options.scratch.clone() };
+    let writing = WriterOptions {
+        compression: options.compression,
+        budget: options.budget,
+        scratch: options.scratch.clone(),
+        bases: options.bases.clone(),
+    };
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
     let files = FileReader::new(store.config.entry_bytes_max());
     let reader = open_reader((store, session), source, files, options, &writer.manifest)?;

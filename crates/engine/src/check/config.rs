@@ -25,6 +25,10 @@ fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: 
     let restore = |from: &str, to: &str| format!("restore it from its other copy: cp {from} {to}");
     match (first_read, second_read) {
         (Ok(first), Ok(second)) if first == second => {}
+        (Ok(one), Ok(other)) if version_of(&one) != version_of(&other) => {
+            let advice = "an upgrade did not come to its end: run `onefold upgrade` again";
+            findings.add(second, "is of another version of the format than the other copy", advice);
+        }
         (Ok(_), Ok(_)) => {
             let advice = restore(&first, &second);
             findings.add(second, "is not the same as the other copy", advice);
@@ -44,6 +48,11 @@ fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: 
         }
     }
     true
+}
+
+/// Returns the bytes that hold the version of an object.
+fn version_of(object: &[u8]) -> Option<&[u8]> {
+    object.get(4..6)
 }
 
 fn read_config(store: &Store, name: ObjectName) -> Result<Vec<u8>> {

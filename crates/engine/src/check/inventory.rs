@@ -20,6 +20,7 @@ use crate::pipeline::driver::Pool;
 use crate::pipeline::{Ordered, Task};
 use crate::spill::SpillMap;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::Containers;
 use crate::store::view::{View, ViewMemory};
@@ -61,6 +62,8 @@ pub(super) struct Inventory<'a> {
     finals: BTreeSet<u32>,
     /// The listing, which is taken again when something is missed.
     view: View,
+    /// Finds and reads the bases of regions.
+    bases: BaseReader,
     /// Containers that were gone when they were to be examined.
     vanished: Vec<ContainerName>,
     pub(super) counts: Counts,
@@ -115,6 +118,7 @@ impl<'a> Inventory<'a> {
             removed: history.removed.clone(),
             finals: history.finals.clone(),
             view: View::new(store, &listed, &request.scratch, ViewMemory { directories: 0, moved: 0 }),
+            bases: BaseReader::new(store, &listed, request.memory_bytes / 16),
             vanished: Vec::new(),
             counts: Counts::default(),
             listed: listed.without(&history.removed),
@@ -154,9 +158,11 @@ impl<'a> Inventory<'a> {
         let in_flight = bytes / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
         let driver = &request.driver;
-        let mut inspect = driver.queue(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
+        let bases = self.bases.clone();
+        let mut inspect =
+            driver.queue(Inspect { store: store.clone(), bases: bases.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.queue(ReadWhole { store: store.clone() }, Pool::Wait, depth);
-        let queue = driver.queue(Verify { store: store.clone(), pool }, Pool::Compute, depth);
+        let queue = driver.queue(Verify { store: store.clone(), bases, pool }, Pool::Compute, depth);
         let mut verify = CompareNames::new(queue, Arc::clone(&store.keys), work);
         let mut sample = Sample::new(request, &*store.host, listed.len(), store.config.container_bytes)?;
         monitor.stage(Items::Containers, listed.len() as u64);
@@ -222,12 +228,13 @@ impl<'a> Inventory<'a> {
         // One that cannot be read was reported, or appeared just now.
         self.read_finals()?;
         self.live = self.view.containers().without(&self.removed);
+        self.bases.set_containers(self.view.containers());
         let new = self.live.retain(|_, id| !known.contains(id));
         for name in new.names() {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            let examined = Inspect { store: self.store.clone() }.run(name?);
+            let examined = Inspect { store: self.store.clone(), bases: self.bases.clone() }.run(name?);
             self.take(examined, monitor)?;
         }
         Ok(true)
@@ -295,6 +302,12 @@ impl<'a> Inventory<'a> {
                 return Ok(());
             }
         };
+        // A collection deletes a container together with those that hold its bases.
+        if contents.lacks_base && self.read_finals()? && self.removed.contains(name.id) {
+            self.vanished.push(name);
+            return Ok(());
+        }
+        let extent = self.sessions.entry(name.id.session).or_default();
         extent.bytes += contents.len;
         self.counts.bytes_read += contents.bytes_read;
         self.counts.chunks_read += contents.chunks_read;

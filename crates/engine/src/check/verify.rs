@@ -4,6 +4,7 @@ use onefold_accel::device::Pool;
 
 use crate::check::findings::problem_of;
 use crate::check::loading::Loading;
+use crate::codec::len_u32;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::inspect;
@@ -12,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::pipeline::Task;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::types::{Chunk, ChunkKind};
 
 /// A chunk as a container holds it.
@@ -38,6 +40,8 @@ pub(crate) struct Contents {
     pub(super) bytes_read: u64,
     /// True if the fingerprints of some chunks are lost.
     pub(super) is_incomplete: bool,
+    /// True if a base of a region is lost, or went with the container in a collection.
+    pub(super) lacks_base: bool,
 }
 
 /// A container that was looked at.
@@ -63,6 +67,8 @@ pub(super) struct Opened {
 pub(super) struct Inspect {
     /// The repository.
     pub(super) store: Store,
+    /// Finds the bases of regions.
+    pub(super) bases: BaseReader,
 }
 
 impl Task for Inspect {
@@ -70,11 +76,11 @@ impl Task for Inspect {
     type Out = Examined;
 
     fn run(&self, name: ContainerName) -> Examined {
-        Examined { name, contents: inspect_one(&self.store, &name) }
+        Examined { name, contents: inspect_one(&self.store, &self.bases, &name) }
     }
 }
 
-fn inspect_one(store: &Store, name: &ContainerName) -> Result<Contents> {
+fn inspect_one(store: &Store, bases: &BaseReader, name: &ContainerName) -> Result<Contents> {
     let len = store.container_len(name)?;
     let whole = store.inspect_container(name)?;
     let problems = whole.findings.iter().map(|finding| without_object(name, finding)).collect();
@@ -82,7 +88,7 @@ fn inspect_one(store: &Store, name: &ContainerName) -> Result<Contents> {
     let is_named = whole.reader.directory.chunks.iter().all(|chunk| chunk.fingerprint.is_some());
     // Chunks that the front directory does not name any more are named by what they hold.
     let reader = if is_named { whole.reader } else { store.open_container(name)? };
-    contents.list(&reader);
+    contents.list(&reader, bases)?;
     Ok(contents)
 }
 
@@ -109,6 +115,8 @@ pub(super) struct Verify {
     pub(super) store: Store,
     /// Buffers of a device that names chunks.
     pub(super) pool: Option<Pool>,
+    /// Reads the bases of regions.
+    pub(super) bases: BaseReader,
 }
 
 impl Task for Verify {
@@ -117,12 +125,17 @@ impl Task for Verify {
 
     fn run(&self, (name, bytes): Self::In) -> Opened {
         let mut loading = Loading::new(self.pool.clone());
-        let contents = bytes.and_then(|bytes| verify(&self.store, &name, &bytes, &mut loading));
+        let contents = bytes.and_then(|bytes| verify((&self.store, &self.bases), &name, &bytes, &mut loading));
         Opened { examined: Examined { name, contents }, loading }
     }
 }
 
-fn verify(store: &Store, name: &ContainerName, bytes: &[u8], loading: &mut Loading) -> Result<Contents> {
+fn verify(
+    (store, bases): (&Store, &BaseReader),
+    name: &ContainerName,
+    bytes: &[u8],
+    loading: &mut Loading,
+) -> Result<Contents> {
     let mut problems = Vec::new();
     if blake3::hash(bytes) != name.checksum {
         problems.push("damaged: its bytes are not those that it was named after".to_owned());
@@ -149,23 +162,42 @@ fn verify(store: &Store, name: &ContainerName, bytes: &[u8], loading: &mut Loadi
     }
     let mut buffers = (Vec::new(), Vec::new(), Compressor::default());
     for region in 0..u32::try_from(whole.reader.directory.regions.len()).unwrap_or(0) {
-        contents.verify_region(store, &whole.reader, region, bytes, &mut buffers, loading);
+        contents.verify_region((store, bases), &whole.reader, region, bytes, &mut buffers, loading)?;
     }
     Ok(contents)
 }
 
 impl Contents {
-    /// Lists what a directory names.
-    fn list(&mut self, reader: &ContainerReader) {
-        for chunk in &reader.directory.chunks {
-            match chunk.fingerprint {
-                Some(fingerprint) => {
-                    let len = chunk.len.saturating_sub(chunk.hints_len);
-                    self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound: true });
+    /// Lists what a directory names. The chunks of a region are lost if a base of it is not there. Fails if a base cannot be
+    /// looked for.
+    fn list(&mut self, reader: &ContainerReader, bases: &BaseReader) -> Result<()> {
+        for region in 0..len_u32(reader.directory.regions.len()) {
+            let checked = bases.check_bases(reader, region);
+            let has_bases = checked.is_ok();
+            if let Err(error) = checked {
+                self.lack_base(error)?;
+            }
+            for chunk in reader.directory.chunks.get(reader.chunks_of(region)).unwrap_or_default() {
+                match chunk.fingerprint {
+                    Some(fingerprint) => {
+                        let len = chunk.len.saturating_sub(chunk.hints_len);
+                        self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound: has_bases });
+                    }
+                    None => self.is_incomplete = true,
                 }
-                None => self.is_incomplete = true,
             }
         }
+        Ok(())
+    }
+
+    /// Notes that a region lacks a base; fails if that is not known.
+    fn lack_base(&mut self, error: Error) -> Result<()> {
+        if !error.is_loss() {
+            return Err(error);
+        }
+        self.lacks_base = true;
+        self.problems.push(problem_of(&error));
+        Ok(())
     }
 
     /// Notes that a chunk is not what its name says: the chunk with this index in `chunks`, and its number in the container. The problem takes a
@@ -180,24 +212,31 @@ impl Contents {
     /// Opens a region and compares every chunk with its name.
     fn verify_region(
         &mut self,
-        store: &Store,
+        (store, bases): (&Store, &BaseReader),
         reader: &ContainerReader,
         region: u32,
         bytes: &[u8],
         (sealed, plain, compressor): &mut (Vec<u8>, Vec<u8>, Compressor),
         loading: &mut Loading,
-    ) {
+    ) -> Result<()> {
         sealed.clear();
         let stored = reader.region_range(region).and_then(|(offset, len)| {
             let start = usize::try_from(offset).ok()?;
             bytes.get(start..start.checked_add(len as usize)?)
         });
         sealed.extend_from_slice(stored.unwrap_or_default());
-        let opened = reader.open_region(region, sealed, compressor, plain);
-        if let Err(error) = &opened {
-            self.problems.push(problem_of(error));
-        }
-        let mut rest = if opened.is_ok() { plain.as_slice() } else { &[] };
+        let is_open = match bases.prefix_of(reader, region) {
+            Ok(prefix) => {
+                let opened = reader.open_region(region, &prefix, sealed, compressor, plain);
+                self.problems.extend(opened.as_ref().err().map(problem_of));
+                opened.is_ok()
+            }
+            Err(error) => {
+                self.lack_base(error)?;
+                false
+            }
+        };
+        let mut rest = if is_open { plain.as_slice() } else { &[] };
         for number in reader.chunks_of(region) {
             let Some(chunk) = reader.directory.chunks.get(number) else { continue };
             let len = chunk.len.saturating_sub(chunk.hints_len);
@@ -217,7 +256,7 @@ impl Contents {
             });
             self.chunks_read += u64::from(found.is_some());
             let is_sound = found.is_some() && (chunk.fingerprint.is_none() || chunk.fingerprint == found);
-            if opened.is_ok() && !is_sound {
+            if is_open && !is_sound {
                 self.problems.push(not_its_name(number));
             }
             match chunk.fingerprint.or(found) {
@@ -225,6 +264,7 @@ impl Contents {
                 None => self.is_incomplete = true,
             }
         }
+        Ok(())
     }
 }
 

@@ -9,13 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bitmap::Bitmap;
 use crate::collect::decide::Decision;
+use crate::collect::dependents::needed_as_bases;
 use crate::collect::moved::{self, Hinted};
 use crate::collect::plan::numbers;
 use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
 use crate::collect::steps::{self, Named, Open};
-use crate::collect::survey::{Beating, Planned, Survey, read_roots};
+use crate::collect::survey::{Beating, Planned, Survey, read_roots, usage_of_dead};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::{self, StoreClock, UnendedSession};
 use crate::error::{Error, Result};
@@ -23,7 +25,8 @@ use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::Detail;
 use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
-use crate::store::container_set::ContainerNumber;
+use crate::store::base_reader::BaseReader;
+use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
@@ -107,14 +110,17 @@ pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) 
     let survey = Survey { store, request, monitor, session: None };
     let candidates = survey.candidates(&listed, &commits, &StoreClock::of_host(&*store.host))?;
     report.snapshots = commits.snapshots().len() as u64;
-    if let Some(plan) = quick::plan(&survey, &absent, &commits, (&listed, &candidates))? {
+    if let Some(mut plan) = quick::plan(&survey, &absent, &commits, (&listed, &candidates))? {
+        survey.keep_bases(&listed, &commits, (&mut plan, &usage_of_dead), &mut report)?;
         report.is_quick = true;
         report.plan = plan.totals;
         return Ok(report);
     }
     let mut hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
     let (reached, hints) = survey.mark_with_hints(&listed, &commits, &BTreeSet::new(), &mut hinted)?;
-    report.plan = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?.plan.totals;
+    let mut planned = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
+    planned.keep_bases(&survey, &listed, &commits, &mut report)?;
+    report.plan = planned.plan.totals;
     Ok(report)
 }
 
@@ -237,12 +243,14 @@ impl<'a> Collector<'a> {
         let candidates = self.survey.candidates(&listed, &commits, &self.clock)?;
         let plan = quick::plan(&self.survey, &absent, &commits, (&listed, &candidates))?;
         report.is_quick = plan.is_some();
-        if let Some(plan) = plan {
+        if let Some(mut plan) = plan {
+            self.survey.keep_bases(&listed, &commits, (&mut plan, &usage_of_dead), report)?;
             return self.condemn_unlisted(number, &commits, (&candidates, &plan), report);
         }
         let none = BTreeSet::new();
         let (reached, hints) = self.survey.mark_with_hints(&listed, &commits, &none, &mut self.hinted)?;
         let mut planned = self.survey.plan(&candidates, &absent, (reached, &hints, &mut self.hinted), report)?;
+        planned.keep_bases(&self.survey, &listed, &commits, report)?;
         report.plan = planned.plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
@@ -335,12 +343,14 @@ impl<'a> Collector<'a> {
         let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(marks).collect();
         let beating = Beating(&self.survey);
         let reporting = RefCell::new(report);
+        let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
         let decision = Decision {
             store: self.store,
             session: &self.session,
             scratch: &self.request.scratch,
             memory_bytes: self.survey.memory() / 2,
             containers: &listed,
+            bases: &bases,
             condemned: &condemned,
             quarantined: &named.quarantined,
             in_doubt: &in_doubt,
@@ -350,8 +360,15 @@ impl<'a> Collector<'a> {
             monitor: &beating,
             unreadable: &|error| reporting.borrow_mut().find(error),
         };
-        let settled = decision.settle()?;
+        let mut settled = decision.settle()?;
         let report = reporting.into_inner();
+        if commits.may_have_bases(self.store.config.format) {
+            let deleted = numbers(&settled.deleted);
+            let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
+            let needed = needed_as_bases(self.store, &listed, &deleted, parties, &mut |error| report.find(error))?;
+            settled.rescue(&needed);
+            self.report_damaged_bases(&listed, &settled.rescued, (named, &needed), report)?;
+        }
         let mut step = CollectionEncoder::new(CollectionStep::Final);
         step.quick(self.count_quick(marked)?);
         for number in &settled.deleted {
@@ -365,6 +382,25 @@ impl<'a> Collector<'a> {
         if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
             report.rescued_containers += settled.rescued.len() as u64;
             report.moved = moved;
+        }
+        Ok(())
+    }
+
+    /// Reports the containers that were to be quarantined and stay because others depend on them.
+    #[expect(clippy::unused_self, reason = "a step of `decide`")]
+    fn report_damaged_bases(
+        &self,
+        listed: &Containers,
+        rescued: &[u32],
+        (named, needed): (&Named, &Bitmap),
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        for number in rescued.iter().filter(|number| needed.contains(**number)) {
+            let name = listed.name(ContainerNumber(*number))?;
+            if named.quarantined.contains(name.id) {
+                let reason = "stays in its place: regions in other containers are compressed against whole ones in it";
+                report.find(&Error::damaged(name, reason));
+            }
         }
         Ok(())
     }

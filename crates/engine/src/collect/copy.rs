@@ -24,6 +24,7 @@ use crate::monitor::{Items, Monitor};
 use crate::object::names::ContainerKind;
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Driver, TaskQueue};
+use crate::store::base_reader::BaseReader;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::metadata::Scratch;
@@ -45,6 +46,8 @@ pub struct CopyRequest<'a> {
     pub(crate) session: Option<&'a Arc<Session>>,
     /// The containers that numbers refer to.
     pub containers: &'a Containers,
+    /// Finds the bases of regions in all containers.
+    pub(crate) bases: &'a BaseReader,
     /// Numbers of the containers to copy, each once, in the order in which their chunks are to follow each other.
     pub copy: &'a [u32],
     /// The lifetime class of each rank.

@@ -9,6 +9,7 @@ use crate::collect::plan::numbers;
 use crate::collect::request::PruneReport;
 use crate::collect::survey::Planned;
 use crate::error::Result;
+use crate::store::base_reader::BaseReader;
 use crate::store::commits::Commits;
 use crate::store::container_set::Containers;
 
@@ -30,12 +31,14 @@ impl Collector<'_> {
         let budget = self.survey.copy_budget();
         let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
         let mut copy = plan.copy.clone();
+        let bases = BaseReader::new(self.store, listed, self.survey.memory() / 16);
         let (mut ordinals, mut lacks_space) = (0, false);
         loop {
             let request = CopyRequest {
                 store: self.store,
                 session: Some(&self.session),
                 containers,
+                bases: &bases,
                 copy: &copy,
                 classes: &classes,
                 leaves_dead: self.request.options.max_unused.is_nothing(),

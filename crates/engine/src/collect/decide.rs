@@ -19,6 +19,7 @@ use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::spill::partition::{FilledPartitions, Partitions, SortedRecords};
+use crate::store::base_reader::BaseReader;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::directories::Directories;
@@ -50,6 +51,8 @@ pub(super) struct Decision<'a> {
     pub(super) memory_bytes: usize,
     /// Containers that exist, condemned ones included, without those that other collections delete.
     pub(super) containers: &'a Containers,
+    /// Finds bases in `containers`.
+    pub(super) bases: &'a BaseReader,
     /// Those of them that may be deleted or quarantined.
     pub(super) condemned: &'a Containers,
     /// Condemned containers that are quarantined: all that is whole in them counts as reached, and nothing else.
@@ -121,7 +124,7 @@ impl Decision<'_> {
         if self.monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        let whole = whole_chunks(self.store, &self.containers.name(number)?);
+        let whole = whole_chunks(self.store, &self.containers.name(number)?, self.bases);
         Ok(whole.map(|whole| whole.into_iter().map(|chunk| Some(chunk.fingerprint)).collect()))
     }
 
@@ -379,11 +382,15 @@ impl<'a> Copies<'a> {
         let decision = self.decision;
         let container = self.directories.get(name.id)?;
         let Some(number) = container.number_of(fingerprint, 0) else { return Ok(false) };
-        if decision.trusts_copies || name.id.session == decision.session.id {
+        let position = container.position(number);
+        let has_bases = position.is_some_and(|position| !container.bases_of(position.region).is_empty());
+        // What depends on other containers is never trusted: a session that was fenced may have written it too late for anybody
+        // to keep its bases.
+        if !has_bases && (decision.trusts_copies || name.id.session == decision.session.id) {
             return Ok(true);
         }
         let wrong = || Error::damaged(decision.store.display(name), format!("chunk {fingerprint} is not in its place"));
-        let chunk = container.directory.chunks.get(number).map(|chunk| chunk.kind).zip(container.position(number));
+        let chunk = container.directory.chunks.get(number).map(|chunk| chunk.kind).zip(position);
         let (kind, position) = chunk.ok_or_else(wrong)?;
         let region = self.region(&container, position.region)?;
         let start = position.offset as usize;
@@ -398,7 +405,8 @@ impl<'a> Copies<'a> {
         if let Some(plain) = self.regions.get(&key) {
             return Ok(plain);
         }
-        let plain = Arc::new(self.decision.store.read_region(container, region, &mut self.compressor)?);
+        let plain =
+            Arc::new(self.decision.store.read_region(container, region, self.decision.bases, &mut self.compressor)?);
         self.regions.insert(key, Arc::clone(&plain), plain.len());
         Ok(plain)
     }

@@ -7,6 +7,7 @@ mod collector;
 pub mod copy;
 mod copying;
 mod decide;
+mod dependents;
 pub mod ledger;
 pub mod lifetime;
 mod manifests;

@@ -135,6 +135,8 @@ pub struct PlanTotals {
     pub freed_by_copying_bytes: u64,
     /// Stored bytes that are not needed and stay.
     pub left_unused_bytes: u64,
+    /// Containers that stay because regions in others are compressed against theirs.
+    pub bases_containers: u64,
     /// True if more containers would be condemned than one collection may.
     pub is_cut: bool,
 }
@@ -232,6 +234,28 @@ impl PrunePlan {
             self.copy.push(container.number);
             self.totals.refreshed_containers += 1;
         }
+    }
+
+    /// Takes containers out of the plan that others depend on.
+    pub fn keep(&mut self, kept: impl IntoIterator<Item = ContainerUsage>) {
+        let mut numbers = Bitmap::default();
+        for container in kept {
+            numbers.insert(container.number);
+            let totals = &mut self.totals;
+            totals.bases_containers += 1;
+            totals.left_unused_bytes += container.unused_bytes();
+            if container.is_dead() {
+                totals.removed_containers -= 1;
+                totals.removed_bytes -= u64::from(container.stored_bytes);
+            } else {
+                totals.copied_containers -= 1;
+                totals.copied_bytes -= container.used_bytes();
+                totals.freed_by_copying_bytes -= container.unused_bytes();
+            }
+        }
+        self.remove.retain(|number| !numbers.contains(*number));
+        self.copy.retain(|number| !numbers.contains(*number));
+        self.totals.refreshed_containers = self.totals.refreshed_containers.min(self.totals.copied_containers);
     }
 
     /// Returns the numbers of all containers that are removed or copied.

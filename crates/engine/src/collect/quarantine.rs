@@ -16,17 +16,23 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::CollectionStep;
 use crate::snapshot::CollectionEncoder;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_ids::CONDEMNED_MAX;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::types::ContainerId;
 
 impl Collector<'_> {
     /// Returns the chunks that are whole in a container. An error outside ends everything; one inside is the container's.
-    fn whole_chunks_of(&self, containers: &Containers, number: u32) -> Result<Result<Vec<WholeChunk>>> {
+    fn whole_chunks_of(
+        &self,
+        containers: &Containers,
+        number: u32,
+        bases: &BaseReader,
+    ) -> Result<Result<Vec<WholeChunk>>> {
         if Beating(&self.survey).is_interrupted() {
             return Err(Error::Interrupted);
         }
-        Ok(whole_chunks(self.store, &containers.name(ContainerNumber(number))?))
+        Ok(whole_chunks(self.store, &containers.name(ContainerNumber(number))?, bases))
     }
 
     /// Copies what is whole in damaged containers, and condemns them. Nothing is marked: all that is whole counts as
@@ -48,7 +54,8 @@ impl Collector<'_> {
         let mut condemned: Vec<u32> = candidates.numbers().take(CONDEMNED_MAX).map(|number| number.0).collect();
         let is_partial = condemned.len() < candidates.len();
         let unreadable = RefCell::new(Vec::new());
-        let live = condemned.iter().flat_map(|&container| match self.whole_chunks_of(&candidates, container) {
+        let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
+        let live = condemned.iter().flat_map(|&container| match self.whole_chunks_of(&candidates, container, &bases) {
             Err(error) => vec![Err(error)],
             Ok(Err(error)) => {
                 unreadable.borrow_mut().push((container, error));
@@ -67,6 +74,7 @@ impl Collector<'_> {
             store: self.store,
             session: Some(&self.session),
             containers: &candidates,
+            bases: &bases,
             copy: &condemned,
             classes: &LifetimeClasses::of_times([]),
             leaves_dead: false,

@@ -22,6 +22,7 @@ use crate::object::store::{
 };
 use crate::snapshot::{CommitKind, SessionKind};
 use crate::spill::SpillMap;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
 use crate::store::{QuarantinedContainer, Session, Store};
 use crate::types::SessionId;
@@ -81,14 +82,18 @@ impl Salvage<'_> {
         }
         let containers: Containers = builder.finish()?.into();
         let mut salvaged = Salvaged { containers: containers.len() as u64, ..Salvaged::default() };
-        let (mut missing, readable) = self.missing(&store, &containers, &mut salvaged)?;
-        let live = readable.numbers().flat_map(|number| self.live(&store, &readable, number, &mut missing));
+        // Bases stand under their usual names: nothing is quarantined while others depend on it.
+        let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN);
+        let bases = BaseReader::new(self.store, &self.session.live, memory / 16);
+        let (mut missing, readable) = self.missing((&store, &bases), &containers, &mut salvaged)?;
+        let live = readable.numbers().flat_map(|number| self.live((&store, &bases), &readable, number, &mut missing));
         let copy: Vec<u32> = containers.numbers().map(|number| number.0).collect();
-        let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN) / 2;
+        let memory = memory / 2;
         let request = CopyRequest {
             store: &store,
             session: Some(self.session),
             containers: &containers,
+            bases: &bases,
             copy: &copy,
             classes: &LifetimeClasses::of_times([]),
             leaves_dead: false,
@@ -109,7 +114,7 @@ impl Salvage<'_> {
     /// containers that can be read.
     fn missing(
         &self,
-        quarantined: &Store,
+        (quarantined, bases): (&Store, &BaseReader),
         containers: &Containers,
         salvaged: &mut Salvaged,
     ) -> Result<(SpillMap, Containers)> {
@@ -119,7 +124,7 @@ impl Salvage<'_> {
         for name in containers.names() {
             self.go_on()?;
             let name = name?;
-            match whole_chunks(quarantined, &name) {
+            match whole_chunks(quarantined, &name, bases) {
                 Ok(whole) => whole.iter().try_for_each(|chunk| missing.insert(chunk.fingerprint.0, &[]))?,
                 Err(error) => {
                     salvaged.findings.push(error.to_string());
@@ -140,7 +145,7 @@ impl Salvage<'_> {
                 continue;
             }
             // The quarantined containers may be removed next, so that a copy counts only if it is what its name says.
-            for chunk in whole_chunks(self.store, &name).unwrap_or_default() {
+            for chunk in whole_chunks(self.store, &name, bases).unwrap_or_default() {
                 if missing.contains(&chunk.fingerprint.0)? {
                     missing.insert(chunk.fingerprint.0, &[1])?;
                 }
@@ -152,14 +157,14 @@ impl Salvage<'_> {
     /// Returns the chunks of a container that are still missing; they are not missing any more then.
     fn live(
         &self,
-        store: &Store,
+        (store, bases): (&Store, &BaseReader),
         containers: &Containers,
         number: ContainerNumber,
         missing: &mut SpillMap,
     ) -> Vec<Result<LiveChunk>> {
         let live = || {
             self.go_on()?;
-            let whole = whole_chunks(store, &containers.name(number)?)?;
+            let whole = whole_chunks(store, &containers.name(number)?, bases)?;
             let mut live = Vec::new();
             for chunk in whole {
                 if missing.get(&chunk.fingerprint.0)?.is_some_and(|value| value.is_empty()) {

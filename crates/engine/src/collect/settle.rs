@@ -3,6 +3,7 @@
 //! Everything before it proposes: hints, the index, the first mark and the plan. This function alone decides, from
 //! directories that were opened and authenticated in this run and from what snapshots reach.
 
+use crate::bitmap::Bitmap;
 use crate::error::Result;
 use crate::snapshot::TARGETS_MAX;
 use crate::types::Fingerprint;
@@ -19,6 +20,23 @@ pub struct Settled {
     pub rescued: Vec<u32>,
     /// Locations of the reached chunks of the deleted containers.
     pub moved: Moved,
+}
+
+impl Settled {
+    /// Lets containers stay that others depend on.
+    pub(super) fn rescue(&mut self, needed: &Bitmap) {
+        let (rescued, deleted) =
+            std::mem::take(&mut self.deleted).into_iter().partition(|number| needed.contains(*number));
+        let rescued: Vec<u32> = rescued;
+        self.deleted = deleted;
+        self.rescued.extend(rescued);
+        let mut moved = Moved::default();
+        for (container, targets) in self.moved.iter().filter(|(container, _)| !needed.contains(*container)) {
+            moved.targets.extend(targets);
+            moved.containers.push((container, moved.targets.len()));
+        }
+        self.moved = moved;
+    }
 }
 
 /// The containers that now hold the reached chunks of deleted ones. A list of lists in two allocations: a collection may

@@ -32,7 +32,13 @@ pub(super) fn create(
     step: CollectionEncoder,
 ) -> Result<bool> {
     let identity = (store.config.repository, session, number);
-    let bytes = sealed::seal_buffer(&store.keys, &*store.host, ObjectType::Collection, identity, step.finish())?;
+    let bytes = sealed::seal_buffer(
+        &store.keys,
+        &*store.host,
+        ObjectType::Collection.of(store.config.format),
+        identity,
+        step.finish(),
+    )?;
     let created = store.objects.create(session, ObjectName::Collection(number, which), &bytes)?;
     Ok(created == Created::New)
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
 use crate::collect::copy::{CopyBudget, HintRefresher};
+use crate::collect::dependents::needed_as_bases;
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
-use crate::collect::plan::PrunePlan;
+use crate::collect::plan::{ContainerUsage, PrunePlan};
 use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::StoreClock;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
-use crate::object::names::{ObjectName, Prefix};
+use crate::object::names::{ContainerKind, ObjectName, Prefix};
 use crate::snapshot::CommitKind;
 use crate::spill::SpillMap;
 use crate::store::collections::Absent;
@@ -218,6 +219,54 @@ impl Survey<'_> {
             &self.request.options,
         );
         error.map_or(Ok(Planned { usage, plan, found: stale.found }), Err)
+    }
+}
+
+impl Survey<'_> {
+    /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
+    pub(super) fn keep_bases(
+        &self,
+        listed: &Containers,
+        commits: &Commits,
+        (plan, usage): (&mut PrunePlan, &UsageOf<'_>),
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        if !commits.may_have_bases(self.store.config.format) {
+            return Ok(());
+        }
+        let (given_up, beating) = (plan.given_up(), Beating(self));
+        let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
+        let needed = needed_as_bases(self.store, listed, &given_up, parties, &mut |error| report.find(error))?;
+        let mut kept = Vec::new();
+        for number in listed.numbers().filter(|number| needed.contains(number.0)) {
+            let (name, len) = listed.sized(number)?;
+            kept.extend(usage(number.0, name.kind, u32::try_from(len).unwrap_or(u32::MAX)));
+        }
+        plan.keep(kept);
+        Ok(())
+    }
+}
+
+/// Returns the usage of a container by its number, kind and length.
+pub(super) type UsageOf<'a> = dyn Fn(u32, ContainerKind, u32) -> Option<ContainerUsage> + 'a;
+
+/// Returns the usage of a container of which nothing is needed.
+pub(super) fn usage_of_dead(number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
+    Some(ContainerUsage { number, kind, stored_bytes, live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: 0 })
+}
+
+impl Planned {
+    /// Takes the containers out of the plan that others depend on.
+    pub(super) fn keep_bases(
+        &mut self,
+        survey: &Survey<'_>,
+        listed: &Containers,
+        commits: &Commits,
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        let Self { usage, plan, .. } = self;
+        let usage = |number, kind, len| usage.of(number, kind, len);
+        survey.keep_bases(listed, commits, (plan, &usage), report)
     }
 }
 

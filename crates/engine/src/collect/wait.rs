@@ -83,7 +83,8 @@ pub(super) fn unended(store: &Store, scratch: &Scratch, clock: &StoreClock) -> R
 pub(super) fn fence(store: &Store, own: &Session, session: SessionId) -> Result<bool> {
     let body = CommitBody::without_snapshot(CommitKind::Fence);
     let identity = (store.config.repository, session, 0);
-    let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body.encode())?;
+    let bytes =
+        seal_small(&store.keys, &*store.host, ObjectType::Commit.of(store.config.format), identity, &body.encode())?;
     Ok(store.objects.create(own.id, ObjectName::Commit(session), &bytes)? == Created::New)
 }
 

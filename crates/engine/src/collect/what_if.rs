@@ -16,6 +16,7 @@ use crate::collect::wait::StoreClock;
 use crate::error::Result;
 use crate::monitor::Monitor;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::ContainerNumber;
 use crate::types::SessionId;
 
@@ -78,15 +79,18 @@ pub fn what_if(
         let ledger = LedgerRequest { scratch: &request.scratch, memory_bytes: request.memory_bytes, monitor };
         ledger.held_by_marked(store, &of_forgotten, &reached)?
     };
-    let Planned { usage, plan, mut found } =
-        survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
+    let mut planned = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
+    planned.keep_bases(&survey, &listed, &commits, &mut report)?;
+    let Planned { usage, plan, mut found } = planned;
     let classes = LifetimeClasses::of_times(
         snapshots.iter().rev().filter(|(session, _)| kept.contains(session)).map(|(_, snapshot)| snapshot.time),
     );
+    let bases = BaseReader::new(store, &listed, survey.memory() / 16);
     let copy = CopyRequest {
         store,
         session: None,
         containers: &candidates,
+        bases: &bases,
         copy: &plan.copy,
         classes: &classes,
         leaves_dead: request.options.max_unused.is_nothing(),

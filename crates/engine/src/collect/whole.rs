@@ -7,6 +7,7 @@ use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::types::Fingerprint;
 
 /// A chunk of a damaged container that is what its name says.
@@ -22,12 +23,12 @@ pub(super) struct WholeChunk {
 
 /// Returns the chunks of a container that are what their names say. What is damaged is left out, up to all of them. Fails if
 /// something cannot be read for another reason: it may be whole.
-pub(super) fn whole_chunks(store: &Store, name: &ContainerName) -> Result<Vec<WholeChunk>> {
+pub(super) fn whole_chunks(store: &Store, name: &ContainerName, bases: &BaseReader) -> Result<Vec<WholeChunk>> {
     let mut whole = Vec::new();
     let Some(container) = unless_damaged(store.open_container(name))? else { return Ok(whole) };
     let mut compressor = Compressor::default();
     for region in 0..u32::try_from(container.directory.regions.len()).unwrap_or(0) {
-        if let Some(plain) = unless_damaged(store.read_region(&container, region, &mut compressor))? {
+        if let Some(plain) = unless_damaged(store.read_region(&container, region, bases, &mut compressor))? {
             add_whole(store, &container, region, &plain, &mut whole);
         }
     }

@@ -3,12 +3,13 @@
 //! Serial and a function of the order of its input alone, so that every driver fills the same containers.
 
 use crate::compress::{Algorithm, Compression, Compressor};
-use crate::container::directory::{CHUNKS_MAX, REGIONS_MAX, Side, sealed_len};
+use crate::container::bases::Bases;
+use crate::container::directory::{CHUNKS_MAX, Form, REGIONS_MAX, Shape, Side, sealed_len};
 use crate::container::trailer::TRAILER_LEN;
 use crate::crypto::TAG_LEN;
-use crate::object::header::HEADER_LEN;
+use crate::object::header::{FormatVersion, HEADER_LEN};
 use crate::object::names::ContainerKind;
-use crate::types::{Chunk, ChunkKind, ContainerId, Sequence, SessionId};
+use crate::types::{Chunk, ChunkKind, ContainerId, RegionId, Sequence, SessionId};
 
 /// One chunk of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,10 @@ pub struct Region {
     /// CRC-32C of what is stored, from before it was last decompressed and compared with its fingerprints. `None` for new
     /// regions, which are compared when they are sealed.
     pub(crate) compared: Option<u32>,
+    /// Regions that were chosen as bases, until it is compressed.
+    pub(crate) chosen: Vec<RegionId>,
+    /// The regions that it was compressed against.
+    pub(crate) bases: Bases,
 }
 
 /// A region that is stored again as it is compressed, because most of its chunks are needed.
@@ -52,9 +57,11 @@ impl CompressedRegion {
         let plain_len = chunks.iter().map(|packed| packed.chunk.len).sum();
         let (plain, compressed) = match algorithm {
             Algorithm::None => (stored, Vec::new()),
-            Algorithm::Zstd | Algorithm::Lz4 => (Vec::new(), stored),
+            Algorithm::Zstd | Algorithm::Lz4 | Algorithm::ZstdBased => (Vec::new(), stored),
         };
-        Self(Region { chunks, plain, compressed, algorithm: Some(algorithm), plain_len, compared: Some(checksum) })
+        // A region with bases is never stored again as it is.
+        let (algorithm, compared, bases) = (Some(algorithm), Some(checksum), Bases::default());
+        Self(Region { chunks, plain, compressed, algorithm, plain_len, compared, bases, chosen: Vec::new() })
     }
 }
 
@@ -73,15 +80,45 @@ impl Region {
 
     /// Compresses the plaintext.
     pub fn compress(&mut self, compressor: &mut Compressor, compression: Compression) {
+        self.bases = Bases::default();
         self.algorithm = Some(compressor.compress(compression, &self.plain, &mut self.compressed));
+    }
+
+    /// Compresses the plaintext again, against the plaintexts of bases, one after the other. Keeps the result where it saves a
+    /// twentieth of what is stored without bases. Returns true then.
+    pub(crate) fn compress_against(
+        &mut self,
+        compressor: &mut Compressor,
+        compression: Compression,
+        (bases, prefix): (&Bases, &[u8]),
+    ) -> bool {
+        let mut compressed = Vec::new();
+        let len_without = self.stored().len();
+        let saves = compressor.compress_against(compression, (prefix, &self.plain), len_without, &mut compressed);
+        if saves {
+            (self.compressed, self.algorithm, self.bases) = (compressed, Some(Algorithm::ZstdBased), *bases);
+        }
+        saves
+    }
+
+    /// Returns what the directories of its container grow by.
+    pub(crate) fn shape(&self) -> Shape {
+        let longest = self.chunks.iter().map(|packed| packed.chunk.len).max().unwrap_or(0);
+        Shape { regions: 1, chunks: self.chunks.len(), bases: self.bases.len(), longest }
     }
 
     /// Returns what is stored, once compressed.
     pub(crate) fn stored(&self) -> &[u8] {
         match self.algorithm {
             None | Some(Algorithm::None) => &self.plain,
-            Some(Algorithm::Zstd | Algorithm::Lz4) => &self.compressed,
+            Some(Algorithm::Zstd | Algorithm::Lz4 | Algorithm::ZstdBased) => &self.compressed,
         }
+    }
+
+    /// Takes a compressed form that was made elsewhere.
+    #[cfg(test)]
+    pub(crate) fn set_compressed(&mut self, algorithm: Algorithm, compressed: Vec<u8>, bases: Bases) {
+        (self.algorithm, self.compressed, self.bases) = (Some(algorithm), compressed, bases);
     }
 
     /// Returns what is stored, to be damaged.
@@ -89,7 +126,7 @@ impl Region {
     pub(crate) fn stored_mut(&mut self) -> &mut [u8] {
         match self.algorithm {
             None | Some(Algorithm::None) => &mut self.plain,
-            Some(Algorithm::Zstd | Algorithm::Lz4) => &mut self.compressed,
+            Some(Algorithm::Zstd | Algorithm::Lz4 | Algorithm::ZstdBased) => &mut self.compressed,
         }
     }
 
@@ -111,6 +148,7 @@ impl Region {
         self.algorithm = self.algorithm.filter(|algorithm| *algorithm == Algorithm::None);
         let (algorithm, plain_len) = (self.algorithm, self.plain_len - head_len);
         self.plain_len = head_len;
+        self.bases = Bases::default();
         self.compressed.clear();
         Region { chunks, plain, algorithm, plain_len, ..Region::default() }
     }
@@ -119,6 +157,8 @@ impl Region {
 /// A container that is full, or the last one, ready to be sealed.
 #[derive(Debug)]
 pub struct ContainerBuilder {
+    /// Version of its format.
+    pub format: FormatVersion,
     /// Its name.
     pub id: ContainerId,
     /// What it holds.
@@ -140,13 +180,14 @@ pub(crate) struct Packed {
 #[derive(Debug)]
 pub(crate) struct Packer {
     session: SessionId,
-    kind: ContainerKind,
+    form: (FormatVersion, ContainerKind),
     container_bytes: usize,
     compression: Compression,
     open: Option<ContainerBuilder>,
     /// Sealed bytes of the open container's regions.
     regions_len: usize,
-    chunk_count: usize,
+    /// What the length of its directories depends on.
+    shape: Shape,
 }
 
 /// A container is sealed when less than this part of it is left.
@@ -156,9 +197,15 @@ const CUT_ATTEMPTS_MAX: usize = 3;
 
 impl Packer {
     /// Starts without an open container.
-    pub(crate) fn new(session: SessionId, kind: ContainerKind, container_bytes: u32, compression: Compression) -> Self {
+    pub(crate) fn new(
+        session: SessionId,
+        form: (FormatVersion, ContainerKind),
+        container_bytes: u32,
+        compression: Compression,
+    ) -> Self {
         let container_bytes = container_bytes as usize;
-        Self { session, kind, container_bytes, compression, open: None, regions_len: 0, chunk_count: 0 }
+        let shape = Shape::default();
+        Self { session, form, container_bytes, compression, open: None, regions_len: 0, shape }
     }
 
     /// Packs a compressed region. `ordinals` gives out the next container's number.
@@ -202,24 +249,24 @@ impl Packer {
     /// Takes the open container out, whatever it holds.
     pub(crate) fn finish(&mut self) -> Option<ContainerBuilder> {
         self.regions_len = 0;
-        self.chunk_count = 0;
+        self.shape = Shape::default();
         self.open.take()
     }
 
     fn open_container(&mut self, ordinals: &mut u32) -> ContainerId {
-        let (session, kind) = (self.session, self.kind);
+        let (session, (format, kind)) = (self.session, self.form);
         self.open
             .get_or_insert_with(|| {
                 let id = ContainerId { session, ordinal: *ordinals };
                 *ordinals += 1;
-                ContainerBuilder { id, kind, regions: Vec::new() }
+                ContainerBuilder { format, id, kind, regions: Vec::new() }
             })
             .id
     }
 
     fn assign(&mut self, id: ContainerId, mut region: Region, packed: &mut Packed) {
         self.regions_len += region.stored().len() + TAG_LEN;
-        self.chunk_count += region.chunks.len();
+        self.shape = self.shape.with(region.shape());
         region.shed();
         packed.assigned.push((id, region.chunks.clone()));
         self.open.as_mut().expect("a container was opened").regions.push(region);
@@ -229,29 +276,31 @@ impl Packer {
         self.open.as_ref().map_or(0, |builder| builder.regions.len())
     }
 
-    /// Returns how many bytes are left for one more region of `chunk_count` chunks, its tag taken off.
-    fn buffer(&self, chunk_count: usize) -> usize {
-        let (regions, chunks) = (self.region_count() + 1, self.chunk_count + chunk_count);
-        if REGIONS_MAX < regions || CHUNKS_MAX < chunks {
+    /// Returns how many bytes are left for one more region, its tag taken off.
+    fn buffer(&self, region: &Region) -> usize {
+        let shape = self.shape.with(region.shape());
+        if REGIONS_MAX < shape.regions || CHUNKS_MAX < shape.chunks {
             return 0;
         }
-        let taken = HEADER_LEN
-            + TRAILER_LEN
-            + sealed_len(self.kind, Side::Front, regions, chunks)
-            + sealed_len(self.kind, Side::Back, regions, chunks)
-            + self.regions_len
-            + TAG_LEN;
+        let (format, kind) = self.form;
+        let directory = |side| sealed_len(Form { format, kind, side }, shape);
+        let directories = directory(Side::Front) + directory(Side::Back);
+        let taken = HEADER_LEN + TRAILER_LEN + directories + self.regions_len + TAG_LEN;
         self.container_bytes.saturating_sub(taken)
     }
 
     fn fits(&self, region: &Region) -> bool {
-        region.stored().len() <= self.buffer(region.chunks.len())
+        region.stored().len() <= self.buffer(region)
     }
 
     /// Cuts a region that does not fit so that its head does, if enough space is left to be worth it.
     fn fill(&self, mut region: Region, compressor: &mut Compressor) -> Filled {
-        let buffer = self.buffer(region.chunks.len());
+        let buffer = self.buffer(&region);
         if self.region_count() > 0 && buffer < self.container_bytes / FREE_MIN_FRACTION {
+            return Filled::Full(region);
+        }
+        // A part that is compressed without the bases would mostly take more than is left.
+        if self.region_count() > 0 && !region.bases.is_empty() {
             return Filled::Full(region);
         }
         if region.algorithm == Some(Algorithm::None) {
@@ -343,7 +392,12 @@ mod tests {
     #[test]
     fn more_tiny_chunks_than_a_container_can_list_are_shared_out() {
         for (container_bytes, count) in [(4 << 20, 70_000), (64 << 10, 5_000)] {
-            let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, container_bytes, Compression::Off);
+            let mut packer = Packer::new(
+                SessionId([1; 16]),
+                (FormatVersion::V1, ContainerKind::Data),
+                container_bytes,
+                Compression::Off,
+            );
             let (mut compressor, mut ordinals) = (Compressor::default(), 0);
             let mut region = Region::default();
             for sequence in 0..count {
@@ -360,7 +414,8 @@ mod tests {
 
     #[test]
     fn what_does_not_shrink_fills_containers_without_being_compressed_again() {
-        let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, 1 << 18, Compression::Zstd(19));
+        let mut packer =
+            Packer::new(SessionId([1; 16]), (FormatVersion::V1, ContainerKind::Data), 1 << 18, Compression::Zstd(19));
         let (mut compressor, mut ordinals) = (Compressor::default(), 0);
         let mut full = Vec::new();
         for step in 0..20 {
@@ -378,7 +433,8 @@ mod tests {
 
     #[test]
     fn every_chunk_is_placed_once_in_order_and_containers_fill_up() {
-        let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, 1 << 18, Compression::Zstd(1));
+        let mut packer =
+            Packer::new(SessionId([1; 16]), (FormatVersion::V1, ContainerKind::Data), 1 << 18, Compression::Zstd(1));
         let (mut compressor, mut ordinals) = (Compressor::default(), 0);
         let (mut placed, mut full) = (Vec::new(), Vec::new());
         for step in 0..100 {
@@ -395,8 +451,9 @@ mod tests {
         for builder in &full {
             let stored: usize = builder.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
             let chunks: usize = builder.regions.iter().map(|region| region.chunks.len()).sum();
-            let front = sealed_len(ContainerKind::Data, Side::Front, builder.regions.len(), chunks);
-            let back = sealed_len(ContainerKind::Data, Side::Back, builder.regions.len(), chunks);
+            let shape = Shape { regions: builder.regions.len(), chunks, bases: 0, longest: 4096 };
+            let form = |side| Form { format: FormatVersion::V1, kind: ContainerKind::Data, side };
+            let (front, back) = (sealed_len(form(Side::Front), shape), sealed_len(form(Side::Back), shape));
             let len = HEADER_LEN + TRAILER_LEN + front + back + stored;
             assert!(len <= 1 << 18);
             assert!((1 << 18) * 97 / 100 < len, "container of {len} bytes");

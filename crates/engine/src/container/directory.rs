@@ -5,7 +5,9 @@
 
 use crate::codec::{Decoded, Reader, len_u32};
 use crate::compress::Algorithm;
+use crate::container::bases::{BASE_LEN, Bases};
 use crate::crypto::TAG_LEN;
+use crate::object::header::FormatVersion;
 use crate::object::names::ContainerKind;
 use crate::types::{Chunk, ChunkKind, FINGERPRINT_LEN, Fingerprint};
 
@@ -13,8 +15,12 @@ use crate::types::{Chunk, ChunkKind, FINGERPRINT_LEN, Fingerprint};
 pub(crate) const REGIONS_MAX: usize = 4096;
 /// Most chunks in a container.
 pub(crate) const CHUNKS_MAX: usize = 65_536;
-const REGION_ENTRY_LEN: usize = 13;
-const HEAD_LEN: usize = 8;
+/// Bytes of a region, bases excepted: of format 1, and with depth and number of bases of format 2.
+const REGION_ENTRY_LEN: [usize; 2] = [13, 15];
+/// Bytes before the regions: two counts, and in format 2 the number of bases and the width of lengths.
+const HEAD_LEN: [usize; 2] = [8, 13];
+/// Bytes of a length in format 1.
+const LEN_WIDTH: usize = 4;
 
 /// One region as the directory describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +33,8 @@ pub struct RegionEntry {
     pub algorithm: Algorithm,
     /// How many of the container's chunks it holds.
     pub chunk_count: u32,
+    /// The regions that it was compressed against.
+    pub bases: Bases,
 }
 
 /// One chunk as the directory describes it.
@@ -67,64 +75,149 @@ pub enum Side {
     Back,
 }
 
-fn chunk_entry_len(kind: ContainerKind, side: Side) -> usize {
-    let fingerprint = match side {
-        Side::Front => FINGERPRINT_LEN,
-        Side::Back => 0,
-    };
-    match kind {
-        ContainerKind::Data => fingerprint + 4,
-        ContainerKind::Metadata => fingerprint + 9,
+/// Meaning of the bytes of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    /// Version of the format of its container.
+    pub format: FormatVersion,
+    /// Kind of its container.
+    pub kind: ContainerKind,
+    /// Which of the two it is.
+    pub side: Side,
+}
+
+impl Form {
+    fn of_version<T>(self, [first, second]: [T; 2]) -> T {
+        match self.format {
+            FormatVersion::V1 => first,
+            FormatVersion::V2 => second,
+        }
+    }
+
+    /// Returns the bytes of a chunk, if lengths take `width` bytes.
+    fn chunk_entry_len(self, width: usize) -> usize {
+        let fingerprint = match self.side {
+            Side::Front => FINGERPRINT_LEN,
+            Side::Back => 0,
+        };
+        match self.kind {
+            ContainerKind::Data => fingerprint + width,
+            ContainerKind::Metadata => fingerprint + 1 + 2 * width,
+        }
+    }
+}
+
+/// Everything that the length of a directory depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shape {
+    /// Regions.
+    pub(crate) regions: usize,
+    /// Chunks.
+    pub(crate) chunks: usize,
+    /// Bases of all regions.
+    pub(crate) bases: usize,
+    /// Bytes of the longest chunk, hints included.
+    pub(crate) longest: u32,
+}
+
+impl Shape {
+    /// Returns the shape of two parts together.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            regions: self.regions + other.regions,
+            chunks: self.chunks + other.chunks,
+            bases: self.bases + other.bases,
+            longest: self.longest.max(other.longest),
+        }
+    }
+
+    /// Returns the bytes of each length: in format 2 as many as the longest takes, so that they tell nothing of the others.
+    fn width(self, form: Form) -> usize {
+        let needed = (u32::BITS - self.longest.leading_zeros()).div_ceil(8).max(1);
+        form.of_version([LEN_WIDTH, needed as usize])
     }
 }
 
 /// Returns the sealed length of a directory.
-pub(crate) fn sealed_len(kind: ContainerKind, side: Side, regions: usize, chunks: usize) -> usize {
-    HEAD_LEN + regions * REGION_ENTRY_LEN + chunks * chunk_entry_len(kind, side) + TAG_LEN
+pub(crate) fn sealed_len(form: Form, shape: Shape) -> usize {
+    let Shape { regions, chunks, bases, .. } = shape;
+    let head = form.of_version(HEAD_LEN) + regions * form.of_version(REGION_ENTRY_LEN) + bases * BASE_LEN;
+    head + chunks * form.chunk_entry_len(shape.width(form)) + TAG_LEN
 }
 
 impl Directory {
+    /// Returns what the length of its stored form depends on.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            regions: self.regions.len(),
+            chunks: self.chunks.len(),
+            bases: self.regions.iter().map(|region| region.bases.len()).sum(),
+            longest: self.chunks.iter().map(|chunk| chunk.len).max().unwrap_or(0),
+        }
+    }
+
     /// Returns the plaintext form. Chunks of a front directory must have fingerprints.
-    pub fn encode(&self, kind: ContainerKind, side: Side) -> Vec<u8> {
-        let mut out = Vec::with_capacity(sealed_len(kind, side, self.regions.len(), self.chunks.len()));
+    pub fn encode(&self, form: Form) -> Vec<u8> {
+        let shape = self.shape();
+        let width = shape.width(form);
+        let mut out = Vec::with_capacity(sealed_len(form, shape));
         out.extend_from_slice(&len_u32(self.regions.len()).to_le_bytes());
         out.extend_from_slice(&len_u32(self.chunks.len()).to_le_bytes());
+        if form.format != FormatVersion::V1 {
+            out.extend_from_slice(&len_u32(shape.bases).to_le_bytes());
+            out.push(u8::try_from(width).unwrap_or(u8::MAX));
+        }
         for region in &self.regions {
             out.extend_from_slice(&region.sealed_len.to_le_bytes());
             out.extend_from_slice(&region.plain_len.to_le_bytes());
             out.push(region.algorithm.code());
             out.extend_from_slice(&region.chunk_count.to_le_bytes());
+            if form.format != FormatVersion::V1 {
+                region.bases.encode(&mut out);
+            }
         }
+        let put = |out: &mut Vec<u8>, len: u32| out.extend(len.to_le_bytes().into_iter().take(width));
         for chunk in &self.chunks {
-            if side == Side::Front {
+            if form.side == Side::Front {
                 out.extend_from_slice(&chunk.fingerprint.expect("chunks are packed with their fingerprints").0);
             }
-            if kind == ContainerKind::Metadata {
+            if form.kind == ContainerKind::Metadata {
                 out.push(chunk.kind.code());
-                out.extend_from_slice(&chunk.hints_len.to_le_bytes());
+                put(&mut out, chunk.hints_len);
             }
-            out.extend_from_slice(&chunk.len.to_le_bytes());
+            put(&mut out, chunk.len);
         }
         out
     }
 
     /// Reads the plaintext form. Afterward every region's chunks add up to its plaintext, and no region's plaintext is
     /// longer than `region_bytes_limit`.
-    pub(crate) fn decode(bytes: &[u8], kind: ContainerKind, side: Side, region_bytes_limit: u32) -> Decoded<Self> {
+    pub(crate) fn decode(bytes: &[u8], form: Form, region_bytes_limit: u32) -> Decoded<Self> {
         let mut reader = Reader::new(bytes);
-        let region_count = reader.count32(REGION_ENTRY_LEN)?;
-        let chunk_count = reader.count32(chunk_entry_len(kind, side))?;
+        let region_count = reader.count32(form.of_version(REGION_ENTRY_LEN))?;
+        let chunk_count = reader.count32(form.chunk_entry_len(form.of_version([LEN_WIDTH, 1])))?;
         if REGIONS_MAX < region_count || CHUNKS_MAX < chunk_count {
             return Err(reader.error("more regions or chunks than a container can hold"));
         }
+        let (base_count, width) = match form.format {
+            FormatVersion::V1 => (0, LEN_WIDTH),
+            FormatVersion::V2 => (reader.count32(BASE_LEN)?, usize::from(reader.u8()?)),
+        };
+        if !(1..=LEN_WIDTH).contains(&width) {
+            return Err(reader.error("lengths of an impossible width"));
+        }
         let mut directory = Self { regions: Vec::with_capacity(region_count), chunks: Vec::with_capacity(chunk_count) };
         for _ in 0..region_count {
-            directory.regions.push(decode_region(&mut reader, region_bytes_limit)?);
+            directory.regions.push(decode_region(&mut reader, form, region_bytes_limit)?);
         }
         for _ in 0..chunk_count {
-            directory.chunks.push(decode_chunk(&mut reader, kind, side)?);
+            directory.chunks.push(decode_chunk(&mut reader, form, width)?);
         }
         let error = reader.error("regions and chunks do not add up");
+        let shape = directory.shape();
+        if shape.bases != base_count || shape.width(form) != width {
+            return Err(reader.error("bases or lengths are not those announced"));
+        }
         reader.finish()?;
         if directory.adds_up() { Ok(directory) } else { Err(error) }
     }
@@ -147,12 +240,22 @@ impl Directory {
     }
 }
 
-fn decode_region(reader: &mut Reader<'_>, region_bytes_limit: u32) -> Decoded<RegionEntry> {
+fn decode_region(reader: &mut Reader<'_>, form: Form, region_bytes_limit: u32) -> Decoded<RegionEntry> {
     let (sealed_len, plain_len) = (reader.u32()?, reader.u32()?);
     let Some(algorithm) = Algorithm::from_code(reader.u8()?) else {
         return Err(reader.error("unknown compression"));
     };
     let chunk_count = reader.u32()?;
+    let bases = match form.format {
+        FormatVersion::V1 => Bases::default(),
+        FormatVersion::V2 => Bases::decode(reader)?,
+    };
+    if (algorithm == Algorithm::ZstdBased) == bases.is_empty() {
+        return Err(reader.error("bases and compression that contradict each other"));
+    }
+    if form.kind == ContainerKind::Metadata && !bases.is_empty() {
+        return Err(reader.error("bases of a region of metadata"));
+    }
     if region_bytes_limit < plain_len {
         return Err(reader.error("region longer than regions can be"));
     }
@@ -160,34 +263,42 @@ fn decode_region(reader: &mut Reader<'_>, region_bytes_limit: u32) -> Decoded<Re
     if (sealed_len as usize) < TAG_LEN || u64::from(plain_len) + (TAG_LEN as u64) < u64::from(sealed_len) {
         return Err(reader.error("region of an impossible length"));
     }
-    Ok(RegionEntry { sealed_len, plain_len, algorithm, chunk_count })
+    Ok(RegionEntry { sealed_len, plain_len, algorithm, chunk_count, bases })
 }
 
-fn decode_chunk(reader: &mut Reader<'_>, kind: ContainerKind, side: Side) -> Decoded<DirectoryChunk> {
-    let fingerprint = match side {
+fn decode_chunk(reader: &mut Reader<'_>, form: Form, width: usize) -> Decoded<DirectoryChunk> {
+    let fingerprint = match form.side {
         Side::Front => Some(reader.fingerprint()?),
         Side::Back => None,
     };
-    let (chunk_kind, hints_len) = match kind {
+    let (chunk_kind, hints_len) = match form.kind {
         ContainerKind::Data => (ChunkKind::Data, 0),
         ContainerKind::Metadata => {
             let code = reader.u8()?;
             match ChunkKind::from_code(code) {
-                Some(kind @ (ChunkKind::Tree | ChunkKind::Recipe)) => (kind, reader.u32()?),
+                Some(kind @ (ChunkKind::Tree | ChunkKind::Recipe)) => (kind, decode_len(reader, width)?),
                 Some(ChunkKind::Data) | None => return Err(reader.error("chunk of a kind that does not belong here")),
             }
         }
     };
-    let len = reader.u32()?;
+    let len = decode_len(reader, width)?;
     if len < hints_len || len == 0 {
         return Err(reader.error("chunk of an impossible length"));
     }
     Ok(DirectoryChunk { fingerprint, kind: chunk_kind, len, hints_len })
 }
 
+fn decode_len(reader: &mut Reader<'_>, width: usize) -> Decoded<u32> {
+    let mut len = [0; LEN_WIDTH];
+    len.iter_mut().zip(reader.bytes(width)?).for_each(|(to, byte)| *to = *byte);
+    Ok(u32::from_le_bytes(len))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::container::bases::DEPTH_MAX;
+    use crate::types::{ContainerId, RegionId, SessionId};
 
     fn directory() -> Directory {
         let chunk = |byte, len| DirectoryChunk {
@@ -198,30 +309,140 @@ mod tests {
         };
         Directory {
             regions: vec![
-                RegionEntry { sealed_len: 40, plain_len: 30, algorithm: Algorithm::Zstd, chunk_count: 2 },
-                RegionEntry { sealed_len: 23, plain_len: 7, algorithm: Algorithm::None, chunk_count: 1 },
+                RegionEntry {
+                    sealed_len: 40,
+                    plain_len: 30,
+                    algorithm: Algorithm::Zstd,
+                    chunk_count: 2,
+                    bases: Bases::default(),
+                },
+                RegionEntry {
+                    sealed_len: 23,
+                    plain_len: 7,
+                    algorithm: Algorithm::None,
+                    chunk_count: 1,
+                    bases: Bases::default(),
+                },
             ],
             chunks: vec![chunk(1, 10), chunk(2, 20), chunk(3, 7)],
         }
     }
 
+    const FORMATS: [FormatVersion; 2] = [FormatVersion::V1, FormatVersion::V2];
+
+    fn form(format: FormatVersion, side: Side) -> Form {
+        Form { format, kind: ContainerKind::Metadata, side }
+    }
+
     #[test]
     fn both_sides_come_back() {
-        for side in [Side::Front, Side::Back] {
-            let bytes = directory().encode(ContainerKind::Metadata, side);
-            assert_eq!(bytes.len() + TAG_LEN, sealed_len(ContainerKind::Metadata, side, 2, 3));
-            let back = Directory::decode(&bytes, ContainerKind::Metadata, side, 30).unwrap();
+        for (format, side) in
+            FORMATS.into_iter().flat_map(|format| [Side::Front, Side::Back].map(|side| (format, side)))
+        {
+            let form = form(format, side);
+            let bytes = directory().encode(form);
+            assert_eq!(bytes.len() + TAG_LEN, sealed_len(form, directory().shape()));
+            let back = Directory::decode(&bytes, form, 30).unwrap();
             assert!(back.agrees_with(&directory()));
-            assert!(Directory::decode(&bytes, ContainerKind::Metadata, side, 29).is_err());
-            assert!(Directory::decode(&bytes[..bytes.len() - 1], ContainerKind::Metadata, side, 30).is_err());
+            assert!(Directory::decode(&bytes, form, 29).is_err());
+            assert!(Directory::decode(&bytes[..bytes.len() - 1], form, 30).is_err());
         }
     }
 
     #[test]
     fn a_directory_that_does_not_add_up_is_refused() {
-        let mut wrong = directory();
-        wrong.chunks[0].len = 11;
-        let bytes = wrong.encode(ContainerKind::Metadata, Side::Front);
-        assert!(Directory::decode(&bytes, ContainerKind::Metadata, Side::Front, 1000).is_err());
+        for format in FORMATS {
+            let mut wrong = directory();
+            wrong.chunks[0].len = 11;
+            let bytes = wrong.encode(form(format, Side::Front));
+            assert!(Directory::decode(&bytes, form(format, Side::Front), 1000).is_err());
+        }
+    }
+
+    fn based(bases: &[RegionId], depth: u8) -> Directory {
+        let chunk = |byte, len| DirectoryChunk {
+            fingerprint: Some(Fingerprint([byte; 32])),
+            kind: ChunkKind::Data,
+            len,
+            hints_len: 0,
+        };
+        Directory {
+            regions: vec![RegionEntry {
+                sealed_len: 40,
+                plain_len: 30_000,
+                algorithm: Algorithm::ZstdBased,
+                chunk_count: 2,
+                bases: Bases::new(bases, depth).unwrap(),
+            }],
+            chunks: vec![chunk(1, 10_000), chunk(2, 20_000)],
+        }
+    }
+
+    fn region(ordinal: u32, region: u32) -> RegionId {
+        RegionId { container: ContainerId { session: SessionId([7; 16]), ordinal }, region }
+    }
+
+    #[test]
+    fn bases_come_back_in_both_directories_of_a_data_container_of_format_2_alone() {
+        let form = |format, kind, side| Form { format, kind, side };
+        for (bases, depth) in [(&[region(1, 2)][..], 1), (&[region(1, 2), region(1, 3)], DEPTH_MAX)] {
+            for side in [Side::Front, Side::Back] {
+                let data = form(FormatVersion::V2, ContainerKind::Data, side);
+                let bytes = based(bases, depth).encode(data);
+                assert_eq!(bytes.len() + TAG_LEN, sealed_len(data, based(bases, depth).shape()));
+                let back = Directory::decode(&bytes, data, 1 << 20).unwrap();
+                assert_eq!(back.regions, based(bases, depth).regions);
+                let cut: Vec<_> =
+                    (0..bytes.len()).filter(|len| Directory::decode(&bytes[..*len], data, 1 << 20).is_ok()).collect();
+                assert!(cut.is_empty(), "{cut:?}");
+                for at in 0..bytes.len() {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= 0x80;
+                    if let Ok(decoded) = Directory::decode(&flipped, data, 1 << 20) {
+                        assert_eq!(decoded.encode(data), flipped, "byte {at}: one form for each directory");
+                    }
+                }
+            }
+        }
+        let mut plain = based(&[region(1, 2)], 1);
+        let data = form(FormatVersion::V1, ContainerKind::Data, Side::Front);
+        assert!(Directory::decode(&plain.encode(data), data, 1 << 20).is_err(), "format 1 has no bases");
+        plain.chunks.iter_mut().for_each(|chunk| chunk.kind = ChunkKind::Tree);
+        let metadata = form(FormatVersion::V2, ContainerKind::Metadata, Side::Front);
+        assert!(Directory::decode(&plain.encode(metadata), metadata, 1 << 20).is_err(), "metadata has no bases");
+    }
+
+    #[test]
+    fn no_region_is_deeper_than_allowed_or_has_a_base_twice_or_more_bases_than_two() {
+        let (one, two, three) = (region(1, 2), region(1, 3), region(2, 2));
+        assert!(Bases::new(&[one, two], DEPTH_MAX).is_some());
+        for (bases, depth) in
+            [(&[one][..], 0), (&[], 1), (&[one], DEPTH_MAX + 1), (&[one, one], 1), (&[one, two, three], 1)]
+        {
+            assert_eq!(Bases::new(bases, depth), None);
+            let mut bytes = vec![depth, u8::try_from(bases.len()).unwrap()];
+            for base in bases {
+                bytes.extend_from_slice(&[7; 16]);
+                bytes.extend_from_slice(&base.container.ordinal.to_le_bytes());
+                bytes.extend_from_slice(&base.region.to_le_bytes());
+            }
+            assert!(Bases::decode(&mut Reader::new(&bytes)).is_err(), "{bases:?}, depth {depth}");
+        }
+    }
+
+    #[test]
+    fn lengths_take_as_many_bytes_as_the_longest() {
+        let data = |format| Form { format, kind: ContainerKind::Data, side: Side::Back };
+        for (longest, width) in [(1, 1), (255, 1), (256, 2), (32_768, 2), (65_536, 3), (1 << 24, 4), (u32::MAX, 4)] {
+            let shape = |chunks| Shape { regions: 1, chunks, bases: 0, longest };
+            assert_eq!(
+                sealed_len(data(FormatVersion::V2), shape(9)) - sealed_len(data(FormatVersion::V2), shape(8)),
+                width
+            );
+            assert_eq!(
+                sealed_len(data(FormatVersion::V1), shape(9)) - sealed_len(data(FormatVersion::V1), shape(8)),
+                4
+            );
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Header, sealed front directory, regions (each compressed and sealed as one message), padding, sealed back directory,
 //! trailer. Data and metadata are kept in containers of their own. See `docs/format.md`.
 
+pub mod bases;
 pub(crate) mod builder;
 pub(crate) mod compress_region;
 pub mod directory;
@@ -10,9 +11,10 @@ pub(crate) mod reader;
 pub(crate) mod seal;
 pub mod trailer;
 
+pub use bases::Bases;
 pub(crate) use builder::{CompressedRegion, Packer};
 pub use builder::{ContainerBuilder, Region, RegionChunk};
-pub use directory::{Directory, DirectoryChunk, RegionEntry};
+pub use directory::{Directory, DirectoryChunk, Form, RegionEntry};
 pub(crate) use reader::ContainerReader;
 pub(crate) use seal::SealedContainer;
 pub use seal::Sealer;

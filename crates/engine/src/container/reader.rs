@@ -5,13 +5,14 @@
 use std::sync::OnceLock;
 
 use crate::codec::DecodeError;
-use crate::compress::Compressor;
-use crate::container::directory::{Directory, RegionEntry, Side, sealed_len};
+use crate::compress::{Algorithm, Compressor};
+use crate::container::bases::Bases;
+use crate::container::directory::{Directory, Form, RegionEntry, Side, sealed_len};
 use crate::container::seal::{padme, region_aad};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
-use crate::object::header::{HEADER_LEN, Header, ObjectType};
+use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::types::{Fingerprint, RepositoryId};
 
@@ -35,6 +36,8 @@ pub struct ContainerReader {
     pub(crate) name: ContainerName,
     /// Its table of contents.
     pub directory: Directory,
+    /// Version of its format.
+    pub(crate) format: FormatVersion,
     header: [u8; HEADER_LEN],
     key: ObjectKey,
     /// Where each region begins, and where the last one ends.
@@ -54,6 +57,8 @@ pub(crate) struct OpenHeader {
     pub(crate) bytes: [u8; HEADER_LEN],
     /// Bytes of the sealed front directory that follows.
     pub(crate) front_len: u32,
+    /// Version of the container's format.
+    pub(crate) format: FormatVersion,
     key: ObjectKey,
 }
 
@@ -84,7 +89,7 @@ pub(crate) fn open_header(
         return Err(Error::damaged(object, format!("stands under a wrong name; it is container {found}")));
     }
     let key = header.key(&object, keys)?;
-    Ok(OpenHeader { bytes: *bytes, front_len: header.sealed_len, key })
+    Ok(OpenHeader { bytes: *bytes, front_len: header.sealed_len, format: header.format, key })
 }
 
 impl ContainerReader {
@@ -105,11 +110,17 @@ impl ContainerReader {
         let Ok(plain) = header.key.open(domain, 0, &header.bytes, &mut sealed) else {
             return Err(Error::damaged(object(), format!("its {side:?} directory does not open")));
         };
-        let directory = Directory::decode(plain, name.kind, side, region_bytes_limit).map_err(
-            |DecodeError { offset, reason }| {
+        let form = Form { format: header.format, kind: name.kind, side };
+        let directory =
+            Directory::decode(plain, form, region_bytes_limit).map_err(|DecodeError { offset, reason }| {
                 Error::damaged(object(), format!("its {side:?} directory: byte {offset}: {reason}"))
-            },
-        )?;
+            })?;
+        // A base is durable before a region that needs it, so that it lies in an earlier container.
+        let is_own = |region: &RegionEntry| region.bases.iter().any(|base| base.container == name.id);
+        if let Some(number) = directory.regions.iter().position(is_own) {
+            let reason = format!("region {number}: names a region of its own container as a base");
+            return Err(Error::damaged(object(), reason));
+        }
         Ok(Self::index(name, header, directory))
     }
 
@@ -135,9 +146,9 @@ impl ContainerReader {
                 },
             ));
         }
-        let OpenHeader { bytes, key, .. } = header;
+        let OpenHeader { bytes, key, format, .. } = header;
         let (header, by_fingerprint) = (bytes, OnceLock::new());
-        Self { name, directory, header, key, region_offsets, region_chunks, chunk_offsets, by_fingerprint }
+        Self { name, directory, format, header, key, region_offsets, region_chunks, chunk_offsets, by_fingerprint }
     }
 
     /// Names the chunks of a container that was opened by its back directory, in order.
@@ -163,7 +174,7 @@ impl ContainerReader {
     /// Returns roughly how many bytes of memory the directory takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 8);
-        chunks + self.directory.regions.len() * 48 + 512
+        chunks + self.directory.regions.len() * (size_of::<RegionEntry>() + 32) + 512
     }
 
     /// Returns where a chunk stands.
@@ -209,10 +220,19 @@ impl ContainerReader {
 
     /// Returns how long the container's file is, which follows from its directory.
     pub(crate) fn stored_len(&self) -> u64 {
-        let back_len =
-            sealed_len(self.name.kind, Side::Back, self.directory.regions.len(), self.directory.chunks.len());
+        let back_len = self.directory_len(Side::Back);
         let regions_end = usize::try_from(self.regions_end()).unwrap_or(usize::MAX);
         padme(regions_end.saturating_add(back_len + TRAILER_LEN)) as u64
+    }
+
+    /// Returns how long one of the sealed directories is.
+    pub(crate) fn directory_len(&self, side: Side) -> usize {
+        sealed_len(Form { format: self.format, kind: self.name.kind, side }, self.directory.shape())
+    }
+
+    /// Returns the bases of a region; those of a region that does not exist are none.
+    pub(crate) fn bases_of(&self, region: u32) -> Bases {
+        self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases)
     }
 
     /// Returns where the regions end.
@@ -220,20 +240,23 @@ impl ContainerReader {
         self.region_offsets.last().copied().unwrap_or(HEADER_LEN as u64)
     }
 
-    /// Opens and decompresses a region's sealed bytes into `plain`, which is replaced. `sealed` is used up.
+    /// Opens and decompresses a region's sealed bytes into `plain`, which is replaced. `sealed` is used up. The plaintexts of its
+    /// bases, one after the other, are `prefix`.
     pub(crate) fn open_region(
         &self,
         region: u32,
+        prefix: &[u8],
         sealed: &mut [u8],
         compressor: &mut Compressor,
         plain: &mut Vec<u8>,
     ) -> Result<()> {
         let (entry, stored) = self.unseal_region(region, sealed)?;
-        if compressor.decompress(entry.algorithm, stored, entry.plain_len as usize, plain) {
-            Ok(())
-        } else {
-            Err(self.wrong_region(region, "does not decompress"))
-        }
+        let plain_len = entry.plain_len as usize;
+        let is_whole = match entry.algorithm {
+            Algorithm::ZstdBased => Compressor::decompress_against(prefix, stored, plain_len, plain),
+            algorithm => compressor.decompress(algorithm, stored, plain_len, plain),
+        };
+        if is_whole { Ok(()) } else { Err(self.wrong_region(region, "does not decompress")) }
     }
 
     /// Opens a region as [`ContainerReader::open_region`] does; what was not compressed is not copied. Returns the
@@ -241,21 +264,21 @@ impl ContainerReader {
     pub(crate) fn plaintext_of_region<'a>(
         &self,
         region: u32,
+        prefix: &[u8],
         sealed: &'a mut [u8],
         compressor: &mut Compressor,
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]> {
         let (entry, stored) = self.unseal_region(region, sealed)?;
-        compressor
-            .plaintext(entry.algorithm, stored, entry.plain_len as usize, scratch)
-            .ok_or_else(|| self.wrong_region(region, "does not decompress"))
+        let wrong = || self.wrong_region(region, "does not decompress");
+        plaintext_of(entry, prefix, stored, compressor, scratch).ok_or_else(wrong)
     }
 
     /// Opens a region's sealed bytes in place. Returns what is stored, which may be compressed.
     pub(crate) fn unseal_region<'a>(&self, region: u32, sealed: &'a mut [u8]) -> Result<(&RegionEntry, &'a [u8])> {
         let wrong = |what| self.wrong_region(region, what);
         let entry = self.directory.regions.get(region as usize).ok_or_else(|| wrong("does not exist"))?;
-        let aad = region_aad(&self.header, entry.algorithm, entry.plain_len);
+        let aad = region_aad(self.format, &self.header, entry);
         let stored = self.key.open(Domain::Region, region.into(), &aad, sealed).map_err(|_| wrong("does not open"))?;
         Ok((entry, stored))
     }
@@ -263,6 +286,24 @@ impl ContainerReader {
     /// Returns the error of a region that is damaged.
     pub(crate) fn wrong_region(&self, region: u32, what: &str) -> Error {
         Error::damaged(self.name, format!("region {region}: {what}"))
+    }
+}
+
+/// Returns what a region holds, in `stored` itself or in `scratch`, which is replaced. `prefix` are the plaintexts of its bases.
+/// `None`: it does not decompress to its length.
+pub(crate) fn plaintext_of<'a>(
+    entry: &RegionEntry,
+    prefix: &[u8],
+    stored: &'a [u8],
+    compressor: &mut Compressor,
+    scratch: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
+    let plain_len = entry.plain_len as usize;
+    match entry.algorithm {
+        Algorithm::ZstdBased => {
+            Compressor::decompress_against(prefix, stored, plain_len, scratch).then_some(scratch.as_slice())
+        }
+        algorithm => compressor.plaintext(algorithm, stored, plain_len, scratch),
     }
 }
 
@@ -345,10 +386,8 @@ fn open_back(
 }
 
 fn layout_findings(object: &str, trailer: &Trailer, reader: &ContainerReader, len: u64) -> Vec<String> {
-    let kind = reader.name.kind;
-    let (regions, chunks) = (reader.directory.regions.len(), reader.directory.chunks.len());
-    let front_len = sealed_len(kind, Side::Front, regions, chunks) as u64;
-    let back_len = sealed_len(kind, Side::Back, regions, chunks) as u64;
+    let front_len = reader.directory_len(Side::Front) as u64;
+    let back_len = reader.directory_len(Side::Back) as u64;
     let regions_len: u64 = reader.directory.regions.iter().map(|region| u64::from(region.sealed_len)).sum();
     let expected_back = len.checked_sub(TRAILER_LEN as u64 + back_len);
     let consistent = u64::from(trailer.front_len) == front_len

@@ -1,18 +1,22 @@
 //! Sealing a container, and reading it back before it is believed.
 
+use std::sync::Arc;
+
 use crate::codec::len_u32;
-use crate::compress::{Algorithm, Compressor};
-use crate::container::builder::{ContainerBuilder, RegionChunk};
-use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
+use crate::compress::Compressor;
+use crate::container::bases::Bases;
+use crate::container::builder::{ContainerBuilder, Region, RegionChunk};
+use crate::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, Shape, Side, sealed_len};
+use crate::container::reader::plaintext_of;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::AlignedBuffer;
 use crate::object::bytes::ObjectBytes;
-use crate::object::header::{HEADER_LEN, Header, ObjectType};
+use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{Chunk, ContainerId, RepositoryId};
+use crate::types::{Chunk, ContainerId, RegionId, RepositoryId};
 
 /// A container as it will be stored.
 #[derive(Debug)]
@@ -26,11 +30,24 @@ pub struct SealedContainer {
 }
 
 /// Returns the additional bytes that a region's seal authenticates.
-pub(crate) fn region_aad(header: &[u8], algorithm: Algorithm, plain_len: u32) -> Vec<u8> {
+pub(crate) fn region_aad(format: FormatVersion, header: &[u8], region: &RegionEntry) -> Vec<u8> {
     let mut aad = header.to_vec();
-    aad.push(algorithm.code());
-    aad.extend_from_slice(&plain_len.to_le_bytes());
+    aad.push(region.algorithm.code());
+    aad.extend_from_slice(&region.plain_len.to_le_bytes());
+    if format != FormatVersion::V1 {
+        region.bases.encode(&mut aad);
+    }
     aad
+}
+
+/// Reads bases for regions that are compressed and verified.
+pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
+    /// Returns the list of bases of a region that is to be compressed against these regions; `None` if they, or the bases of
+    /// these, are more or deeper than allowed.
+    fn list(&self, regions: &[RegionId]) -> Result<Option<Bases>>;
+
+    /// Returns the plaintexts of some regions, one after the other.
+    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>>;
 }
 
 /// Rounds a length up to one of few: to a multiple of a power of two that loses at most 12%, less for longer ones.
@@ -55,9 +72,9 @@ struct Lengths {
 
 impl Lengths {
     fn of(builder: &ContainerBuilder) -> Self {
-        let chunks = builder.regions.iter().map(|region| region.chunks.len()).sum();
-        let front = sealed_len(builder.kind, Side::Front, builder.regions.len(), chunks);
-        let back = sealed_len(builder.kind, Side::Back, builder.regions.len(), chunks);
+        let shape = builder.regions.iter().map(Region::shape).fold(Shape::default(), Shape::with);
+        let form = |side| Form { format: builder.format, kind: builder.kind, side };
+        let (front, back) = (sealed_len(form(Side::Front), shape), sealed_len(form(Side::Back), shape));
         let regions = builder.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
         Self { front, regions, back, all: padme(HEADER_LEN + front + regions + back + TRAILER_LEN) }
     }
@@ -76,9 +93,17 @@ pub struct Sealer {
     opened: Vec<u8>,
     /// A region, decompressed.
     plain: Vec<u8>,
+    /// Reads the bases of regions that have some.
+    bases: Option<Arc<dyn BasePlaintexts>>,
 }
 
 impl Sealer {
+    /// Verifies regions with bases, too.
+    pub(crate) fn with_bases(mut self, bases: Option<Arc<dyn BasePlaintexts>>) -> Self {
+        self.bases = bases;
+        self
+    }
+
     /// Seals a container into `buffer` and verifies the result. Each region is opened, decompressed and fingerprinted again,
     /// right after it is sealed, from the bytes that will be written: a fault of memory or of a compressor is caught while
     /// the source still exists. A bit that flips later is caught by the container digest when the container is read.
@@ -97,17 +122,18 @@ impl Sealer {
         let (header, key) = header_of(keys, repository, builder, &directory, random, front_len);
         let header = header.encode();
 
+        let form = |side| Form { format: builder.format, kind: builder.kind, side };
         let back_offset = len - TRAILER_LEN - back_len;
         let mut bytes = ObjectBytes::within(buffer, len);
         let mut layout = Layout::of(bytes.bytes_mut());
         layout.append(&header, 0);
-        let front = layout.append(&directory.encode(builder.kind, Side::Front), TAG_LEN);
+        let front = layout.append(&directory.encode(form(Side::Front)), TAG_LEN);
         key.seal_in_place(Domain::FrontDirectory, 0, &header, front);
-        let reading = Reading { keys, key: &key, header: &header, kind: builder.kind };
+        let reading = Reading { keys, key: &key, header: &header, format: builder.format, kind: builder.kind };
         let mut named = directory.chunks.as_slice();
         for (counter, (region, entry)) in (0u64..).zip(builder.regions.iter().zip(&directory.regions)) {
             let stored = region.stored();
-            let aad = region_aad(&header, entry.algorithm, entry.plain_len);
+            let aad = region_aad(builder.format, &header, entry);
             key.seal_into(Domain::Region, counter, &aad, stored, layout.leave(stored.len() + TAG_LEN));
             let chunks = named.split_off(..entry.chunk_count as usize);
             let chunks = chunks.ok_or_else(|| faulty(builder.id, "changed a directory"))?;
@@ -125,7 +151,7 @@ impl Sealer {
             return Err(faulty(builder.id, "changed a directory"));
         }
         layout.pad(back_offset);
-        let back = layout.append(&directory.encode(builder.kind, Side::Back), TAG_LEN);
+        let back = layout.append(&directory.encode(form(Side::Back)), TAG_LEN);
         key.seal_in_place(Domain::BackDirectory, 0, &header, back);
         let trailer = Trailer {
             front_len: len_u32(front_len),
@@ -151,8 +177,13 @@ impl Sealer {
         sealed: &[u8],
     ) -> std::result::Result<(), &'static str> {
         self.open(reading, counter, region, sealed)?;
-        let Self { compressor, opened, plain: scratch } = self;
-        let plain = compressor.plaintext(region.algorithm, opened, region.plain_len as usize, scratch);
+        let Self { compressor, opened, plain: scratch, bases } = self;
+        let prefix = match bases {
+            _ if region.bases.is_empty() => None,
+            None => return Err("lost the bases of a region"),
+            Some(bases) => Some(bases.prefix(&region.bases).map_err(|_| "lost the bases of a region")?),
+        };
+        let plain = plaintext_of(region, prefix.as_deref().unwrap_or_default(), opened, compressor, scratch);
         let mut rest = plain.ok_or("broke a compressed region")?;
         let mut contents = Vec::with_capacity(named.len());
         for chunk in named {
@@ -193,7 +224,7 @@ impl Sealer {
         region: &RegionEntry,
         sealed: &[u8],
     ) -> std::result::Result<(), &'static str> {
-        let aad = region_aad(reading.header, region.algorithm, region.plain_len);
+        let aad = region_aad(reading.format, reading.header, region);
         self.opened.resize(sealed.len().saturating_sub(TAG_LEN), 0);
         let opening = reading.key.open_into(Domain::Region, counter, &aad, sealed, &mut self.opened);
         opening.map_err(|_| "broke a seal")
@@ -210,6 +241,7 @@ struct Reading<'a> {
     keys: &'a Keys,
     key: &'a ObjectKey,
     header: &'a [u8],
+    format: FormatVersion,
     kind: ContainerKind,
 }
 
@@ -267,6 +299,7 @@ fn directory_of(builder: &ContainerBuilder) -> Directory {
             plain_len: region.plain_len,
             algorithm: region.algorithm.expect("regions are compressed before they are placed"),
             chunk_count: len_u32(region.chunks.len()),
+            bases: region.bases,
         });
         directory.chunks.extend(region.chunks.iter().map(|&RegionChunk { chunk, kind, hints_len, .. }| {
             DirectoryChunk { fingerprint: Some(chunk.fingerprint), kind, len: chunk.len, hints_len }
@@ -296,6 +329,7 @@ fn header_of(
     let salt = keys.salt(random, &identity, contents.finalize().as_bytes());
     let key = ObjectKey::derive(keys, object_type.purpose(), &salt, repository, object_type.code());
     let header = Header {
+        format: builder.format,
         object_type,
         repository,
         session: builder.id.session,
@@ -339,8 +373,12 @@ mod tests {
     fn builder(kind: ContainerKind, compression: Compression) -> (ContainerBuilder, Vec<Vec<u8>>) {
         let (keys, mut compressor) = (keys(), Compressor::default());
         let chunk_kind = if kind == ContainerKind::Data { ChunkKind::Data } else { ChunkKind::Tree };
-        let mut builder =
-            ContainerBuilder { id: ContainerId { session: SessionId([4; 16]), ordinal: 5 }, kind, regions: Vec::new() };
+        let mut builder = ContainerBuilder {
+            format: FormatVersion::V1,
+            id: ContainerId { session: SessionId([4; 16]), ordinal: 5 },
+            kind,
+            regions: Vec::new(),
+        };
         let mut plain = Vec::new();
         for number in 0..2u8 {
             let mut region = Region::default();
@@ -382,10 +420,10 @@ mod tests {
             let sealed = seal(&builder).unwrap();
             let keys = keys();
             let directory = directory_of(&builder);
-            let front_len = sealed_len(kind, Side::Front, directory.regions.len(), directory.chunks.len());
+            let front_len = Lengths::of(&builder).front;
             let (header, key) = header_of(&keys, REPOSITORY, &builder, &directory, &RANDOM, front_len);
             let header = header.encode();
-            let reading = Reading { keys: &keys, key: &key, header: &header, kind };
+            let reading = Reading { keys: &keys, key: &key, header: &header, format: FormatVersion::V1, kind };
             let mut start = HEADER_LEN + front_len;
             let mut named = directory.chunks.as_slice();
             for (counter, region) in (0u64..).zip(&directory.regions) {
@@ -423,7 +461,9 @@ mod tests {
                     let algorithm = region.algorithm.unwrap();
                     let is_same =
                         compressor.decompress(algorithm, region.stored(), len, &mut now) && now == plain[number];
-                    let is_noticed = damage(seal(&ContainerBuilder { id: builder.id, kind, regions })).is_some();
+                    let is_noticed =
+                        damage(seal(&ContainerBuilder { id: builder.id, format: builder.format, kind, regions }))
+                            .is_some();
                     assert_eq!(is_noticed, !is_same, "bit {bit} of region {number}, {compression:?}");
                     noticed += usize::from(is_noticed);
                     bits += 1;
@@ -453,7 +493,9 @@ mod tests {
                 for bit in 0..stored.len() * 8 {
                     let mut regions = builder.regions.clone();
                     regions[number].stored_mut()[bit / 8] ^= 1 << (bit % 8);
-                    let reason = damage(seal(&ContainerBuilder { id: builder.id, kind, regions })).unwrap();
+                    let reason =
+                        damage(seal(&ContainerBuilder { id: builder.id, format: builder.format, kind, regions }))
+                            .unwrap();
                     assert!(reason.starts_with("changed a region"), "bit {bit} of region {number}: {reason}");
                 }
             }

@@ -33,7 +33,7 @@ impl NodeStage {
         storing: &StoreOptions,
     ) -> Result<Self> {
         let stored = options.scratch.map(&store.host, "nodes stored", options.budget.index_bytes / 4)?;
-        let pack = PackStage::new(store, session, &storing.driver, storing.compression, &options.budget);
+        let pack = PackStage::new(store, session, &storing.driver, storing.compression, &options.budget, None);
         Ok(Self { session: Arc::clone(session), pack, stored, chunks: 0, bytes_added: 0 })
     }
 

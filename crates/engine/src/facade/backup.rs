@@ -216,6 +216,7 @@ impl<'a> Backup<'a> {
             budget,
             accelerator: None,
             scratch: repository.cache.scratch(),
+            bases: None,
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,

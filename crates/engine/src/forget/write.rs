@@ -39,7 +39,8 @@ impl<'a> Forgetting<'a> {
     pub fn forget(&self, snapshot: SessionId) -> Result<Forgotten> {
         let store = self.store;
         let identity = (store.config.repository, snapshot, 0);
-        let bytes = seal_small(&store.keys, &*store.host, ObjectType::Forget, identity, &self.note)?;
+        let bytes =
+            seal_small(&store.keys, &*store.host, ObjectType::Forget.of(store.config.format), identity, &self.note)?;
         match store.objects.create(self.run, ObjectName::Forget(snapshot), &bytes)? {
             Created::New => Ok(Forgotten::Now),
             // An object that does not open forgets nothing: the name could be anybody's.

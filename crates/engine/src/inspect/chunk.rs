@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
+use crate::store::container_set::Containers;
 use crate::store::metadata::Scratch;
 use crate::store::view::open_each;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
@@ -36,7 +38,7 @@ pub fn read_chunk(
             return Err(Error::Interrupted);
         }
         let read = opened.and_then(|container| match container.find(&fingerprint) {
-            Some(_) => read_from(store, &name, &container, fingerprint).map(Some),
+            Some(_) => read_from((store, scratch), &name, &container, fingerprint).map(Some),
             None => Ok(None),
         });
         match read {
@@ -109,15 +111,21 @@ pub fn read_container(store: &Store, name: &ContainerName, show: &mut dyn FnMut(
 /// Bytes of a container that are read at once.
 const PART_LEN: usize = 1 << 20;
 
+/// Memory for the bases of one region: those of the longest chain, with regions of the usual length.
+const BASES_BYTES: usize = 16 << 20;
+
 fn read_from(
-    store: &Store,
+    (store, scratch): (&Store, &Scratch),
     name: &ContainerName,
     container: &crate::container::ContainerReader,
     fingerprint: Fingerprint,
 ) -> Result<ReadChunk> {
     let wrong = || Error::damaged(store.display(name), format!("chunk {fingerprint} is not what its name says"));
     let position = container.find(&fingerprint).ok_or_else(wrong)?;
-    let plain = store.read_region(container, position.region, &mut Compressor::default())?;
+    let has_bases = !container.bases_of(position.region).is_empty();
+    let listed = if has_bases { store.list_containers(scratch)? } else { Containers::default() };
+    let bases = BaseReader::new(store, &listed, BASES_BYTES);
+    let plain = store.read_region(container, position.region, &bases, &mut Compressor::default())?;
     let start = position.offset as usize;
     let end = (start + position.len as usize).checked_sub(position.hints_len as usize).ok_or_else(wrong)?;
     let contents = plain.get(start..end).ok_or_else(wrong)?;

@@ -4,7 +4,7 @@ use crate::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking, WINDOW};
 use crate::codec::{DecodeError, Decoded, Reader};
 use crate::crypto::{Keys, MasterKey};
 use crate::error::{Error, Result};
-use crate::object::header::{ObjectType, check_preamble, put_preamble};
+use crate::object::header::{FormatVersion, ObjectType, check_preamble, put_preamble};
 use crate::types::{RepositoryId, Timestamp};
 
 /// Bytes of the stored form.
@@ -55,6 +55,8 @@ impl CutRule {
 /// Parameters of a repository.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Version of the format of new objects.
+    pub format: FormatVersion,
     /// Identity of the repository.
     pub repository: RepositoryId,
     /// When it was made.
@@ -137,7 +139,7 @@ impl Config {
     /// Returns the stored form.
     pub(crate) fn encode(&self, keys: &Keys) -> Vec<u8> {
         let mut out = Vec::with_capacity(CONFIG_LEN);
-        put_preamble(ObjectType::Config, &mut out);
+        put_preamble(self.format, ObjectType::Config, &mut out);
         out.extend_from_slice(&self.repository.0);
         let (chunker, sizes) = match self.chunking {
             Chunking::Gear(sizes) => (CHUNKER_GEAR, [sizes.min, sizes.target, sizes.max]),
@@ -167,7 +169,8 @@ impl Config {
 
     /// Reads the stored form. Its MAC can be checked once the keys are known: see [`Config::authenticate`].
     pub(crate) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
-        if check_preamble(object, bytes)? != ObjectType::Config {
+        let (format, object_type) = check_preamble(object, bytes)?;
+        if object_type != ObjectType::Config {
             return Err(Error::damaged(object, "is not a repository's config"));
         }
         let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else {
@@ -176,12 +179,12 @@ impl Config {
         if bytes.len() != CONFIG_LEN || blake3::hash(body) != *checksum {
             return Err(Error::damaged(object, "its checksum is wrong"));
         }
-        let config = Self::decode_body(body).map_err(|error: DecodeError| error.of(object))?;
+        let config = Self::decode_body(format, body).map_err(|error: DecodeError| error.of(object))?;
         config.validate().map_err(|reason| Error::damaged(object, reason))?;
         Ok(config)
     }
 
-    fn decode_body(body: &[u8]) -> Decoded<Self> {
+    fn decode_body(format: FormatVersion, body: &[u8]) -> Decoded<Self> {
         let mut reader = Reader::new(body);
         reader.bytes(8)?;
         let repository = RepositoryId(reader.array()?);
@@ -215,6 +218,7 @@ impl Config {
             return Err(reader.error("reserved bytes are not zero"));
         }
         Ok(Self {
+            format,
             repository,
             created,
             chunking,
@@ -242,6 +246,7 @@ impl Config {
     /// Returns the default parameters for a new repository.
     pub(crate) fn with_defaults(repository: RepositoryId, created: Timestamp, clear_key: Option<MasterKey>) -> Self {
         Self {
+            format: FormatVersion::V1,
             repository,
             created: Timestamp { nanoseconds: 0, ..created },
             chunking: Chunking::Gear(ChunkSizes::for_average(CHUNK_BYTES_DEFAULT)),

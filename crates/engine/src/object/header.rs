@@ -9,8 +9,33 @@ use crate::types::{RepositoryId, SessionId};
 pub const HEADER_LEN: usize = 128;
 /// First bytes of every object.
 pub(crate) const MAGIC: [u8; 4] = *b"1FLD";
-/// The version of the format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 1;
+/// Version of the format of an object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum FormatVersion {
+    /// The first.
+    #[default]
+    V1,
+    /// Regions may be compressed against earlier ones, and directories are shorter.
+    V2,
+}
+
+impl FormatVersion {
+    /// The newest version that this program reads.
+    pub const NEWEST: Self = Self::V2;
+
+    /// Returns the number that stands for the version in objects.
+    pub fn number(self) -> u16 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    /// Returns the version with a number.
+    pub fn from_number(number: u16) -> Option<Self> {
+        [Self::V1, Self::V2].into_iter().find(|version| version.number() == number)
+    }
+}
 /// AES-256-GCM with BLAKE3 throughout.
 const SUITE: u8 = 1;
 
@@ -88,6 +113,8 @@ impl ObjectType {
 /// The clear part of a sealed object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// Version of the format.
+    pub(crate) format: FormatVersion,
     /// What the object is.
     pub(crate) object_type: ObjectType,
     /// The repository it belongs to.
@@ -107,32 +134,35 @@ pub struct Header {
 }
 
 /// Checks the first eight bytes, which every version of the format shares.
-pub(crate) fn check_preamble(object: &str, bytes: &[u8]) -> Result<ObjectType> {
+pub(crate) fn check_preamble(object: &str, bytes: &[u8]) -> Result<(FormatVersion, ObjectType)> {
     let mut reader = Reader::new(bytes);
     let of = |error: DecodeError| error.of(object);
     let magic: [u8; 4] = reader.array().map_err(of)?;
     if magic != MAGIC {
         return Err(Error::damaged(object, "does not begin like an object of a repository"));
     }
-    let version = reader.u16().map_err(of)?;
-    if FORMAT_VERSION < version {
-        return Err(Error::NewerFormat { object: object.to_owned(), found: version, supported: FORMAT_VERSION });
+    let number = reader.u16().map_err(of)?;
+    let supported = FormatVersion::NEWEST.number();
+    if supported < number {
+        return Err(Error::NewerFormat { object: object.to_owned(), found: number, supported });
     }
-    if version == 0 {
-        return Err(Error::damaged(object, "format version 0 does not exist"));
-    }
+    let Some(version) = FormatVersion::from_number(number) else {
+        return Err(Error::damaged(object, format!("format version {number} does not exist")));
+    };
     let code = reader.u8().map_err(of)?;
     let suite = reader.u8().map_err(of)?;
     if suite != SUITE {
         return Err(Error::damaged(object, format!("unknown cipher suite {suite}")));
     }
-    ObjectType::from_code(code).ok_or_else(|| Error::damaged(object, format!("unknown object type {code}")))
+    let object_type = ObjectType::from_code(code);
+    let object_type = object_type.ok_or_else(|| Error::damaged(object, format!("unknown object type {code}")))?;
+    Ok((version, object_type))
 }
 
 /// Appends the first eight bytes of an object.
-pub(crate) fn put_preamble(object_type: ObjectType, out: &mut Vec<u8>) {
+pub(crate) fn put_preamble(version: FormatVersion, object_type: ObjectType, out: &mut Vec<u8>) {
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&version.number().to_le_bytes());
     out.push(object_type.code());
     out.push(SUITE);
 }
@@ -141,7 +171,7 @@ impl Header {
     /// Returns the stored form.
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut out = Vec::with_capacity(HEADER_LEN);
-        put_preamble(self.object_type, &mut out);
+        put_preamble(self.format, self.object_type, &mut out);
         out.extend_from_slice(&self.repository.0);
         out.extend_from_slice(&self.session.0);
         out.extend_from_slice(&self.ordinal.to_le_bytes());
@@ -155,11 +185,12 @@ impl Header {
 
     /// Reads the stored form. `object` is the name for messages.
     pub(crate) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
-        let object_type = check_preamble(object, bytes)?;
+        let (format, object_type) = check_preamble(object, bytes)?;
         let mut reader = Reader::new(bytes);
         let mut read = || {
             reader.bytes(8)?;
             let header = Self {
+                format,
                 object_type,
                 repository: RepositoryId(reader.array()?),
                 session: SessionId(reader.array()?),

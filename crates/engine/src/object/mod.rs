@@ -12,7 +12,7 @@ pub mod store;
 
 pub use bytes::ObjectBytes;
 pub use config::Config;
-pub use header::{HEADER_LEN, Header, ObjectType};
+pub use header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 pub use sealed::open_small;
 pub(crate) use sealed::seal_small;
 pub use store::ObjectStore;

@@ -6,7 +6,7 @@ use crate::codec::len_u32;
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::io::Host;
-use crate::object::header::{HEADER_LEN, Header, ObjectType};
+use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::types::{RepositoryId, SessionId};
 
 /// Bytes of the MAC at the end.
@@ -17,28 +17,52 @@ pub(crate) const SMALL_LEN_MAX: usize = 64 << 20;
 /// The longest body of a small object in bytes.
 pub(crate) const BODY_LEN_MAX: usize = SMALL_LEN_MAX - HEADER_LEN - TAG_LEN - MAC_LEN;
 
+/// Type of a small object, with the version of its format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SmallType {
+    /// Version of the format.
+    pub(crate) format: FormatVersion,
+    /// Type.
+    pub(crate) object_type: ObjectType,
+}
+
+impl From<ObjectType> for SmallType {
+    /// The first version, which every reader knows.
+    fn from(object_type: ObjectType) -> Self {
+        Self { format: FormatVersion::V1, object_type }
+    }
+}
+
+impl ObjectType {
+    /// Returns the type in a version of the format.
+    pub(crate) fn of(self, format: FormatVersion) -> SmallType {
+        SmallType { format, object_type: self }
+    }
+}
+
 /// Seals a body into a small object.
 pub(crate) fn seal_small(
     keys: &Keys,
     host: &dyn Host,
-    object_type: ObjectType,
+    small_type: impl Into<SmallType>,
     identity: (RepositoryId, SessionId, u32),
     body: &[u8],
 ) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(HEADER_LEN + body.len() + TAG_LEN + MAC_LEN);
     out.resize(HEADER_LEN, 0);
     out.extend_from_slice(body);
-    seal_buffer(keys, host, object_type, identity, out)
+    seal_buffer(keys, host, small_type, identity, out)
 }
 
 /// Seals a body into a small object where it stands, after [`HEADER_LEN`] bytes that the header replaces.
 pub(crate) fn seal_buffer(
     keys: &Keys,
     host: &dyn Host,
-    object_type: ObjectType,
+    small_type: impl Into<SmallType>,
     identity: (RepositoryId, SessionId, u32),
     mut out: Vec<u8>,
 ) -> Result<Vec<u8>> {
+    let SmallType { format, object_type } = small_type.into();
     let (repository, session, ordinal) = identity;
     let body = out.get(HEADER_LEN..).expect("the caller has left bytes for the header");
     let body_len = body.len();
@@ -52,6 +76,7 @@ pub(crate) fn seal_buffer(
     let salt = keys.salt(&random, &name, blake3::hash(body).as_bytes());
     let key = ObjectKey::derive(keys, object_type.purpose(), &salt, repository, object_type.code());
     let header = Header {
+        format,
         object_type,
         repository,
         session,

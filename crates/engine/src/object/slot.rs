@@ -3,7 +3,7 @@
 use crate::codec::{Decoded, Reader, len_u32};
 use crate::crypto::slot::{PasswordCost, SLOT_BODY_LEN_MAX, SLOT_BODY_LEN_MIN, Slot};
 use crate::error::{Error, Result};
-use crate::object::header::{ObjectType, check_preamble, put_preamble};
+use crate::object::header::{FormatVersion, ObjectType, check_preamble, put_preamble};
 use crate::types::{RepositoryId, Timestamp};
 
 const CHECKSUM_LEN: usize = 32;
@@ -15,7 +15,8 @@ pub(crate) const SLOT_LEN_MAX: usize = SLOT_BODY_LEN_MAX + 256;
 /// Returns the stored form of a slot.
 pub(crate) fn encode_slot(repository: RepositoryId, slot: &Slot) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    put_preamble(ObjectType::Slot, &mut out);
+    // Slots are the same in every version.
+    put_preamble(FormatVersion::V1, ObjectType::Slot, &mut out);
     out.extend_from_slice(&repository.0);
     out.extend_from_slice(&slot.id);
     out.push(KIND_PASSWORD);
@@ -36,7 +37,7 @@ pub(crate) fn encode_slot(repository: RepositoryId, slot: &Slot) -> Vec<u8> {
 
 /// Reads the stored form of a slot; also returns the repository it belongs to. `object` is its name for messages.
 pub(crate) fn decode_slot(object: &str, bytes: &[u8]) -> Result<(RepositoryId, Slot)> {
-    if check_preamble(object, bytes)? != ObjectType::Slot {
+    if check_preamble(object, bytes)? != (FormatVersion::V1, ObjectType::Slot) {
         return Err(Error::damaged(object, "is not a key slot"));
     }
     let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else {

@@ -15,12 +15,12 @@ use crate::io::Disk;
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;
 use crate::monitor::Monitor;
-use crate::object::names::ContainerName;
+use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::Driver;
 use crate::repo::preset::{remember_preset, remembered_preset};
 use crate::repo::sessions::with_sessions;
 use crate::snapshot::{Head, SessionKind};
-use crate::store::container_set::Containers;
+use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::session::PUTS_MAX;
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
@@ -249,6 +249,7 @@ pub(crate) fn bring_up_to_date(
     let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
+    unreadable.extend(without_bases(session));
     let shared = take_shared(listed, &missing, &unreadable, index)?;
     let to_read = listed
         .retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
@@ -258,6 +259,15 @@ pub(crate) fn bring_up_to_date(
     }
     index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
     Ok(listed.retain(|_, id| !unreadable.contains(&id)))
+}
+
+/// Returns the data containers whose bases need not have stayed.
+fn without_bases(session: &Session) -> BTreeSet<ContainerId> {
+    let live = &session.live;
+    let is_fenced = |(number, id): &(ContainerNumber, ContainerId)| {
+        session.without_bases.contains(&id.session) && live.kind(*number) == ContainerKind::Data
+    };
+    live.iter().filter(is_fenced).map(|(_, id)| id).collect()
 }
 
 /// Containers whose directories were read into an index.
@@ -339,7 +349,9 @@ fn make_durable(
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<BTreeSet<ContainerId>> {
-    let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
+    let fenced = without_bases(session);
+    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !fenced.contains(id);
+    let in_doubt = session.live.retain(|_, id| is_in_doubt(&id) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {
         return Ok(unreadable);

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use crate::container::ContainerReader;
+use crate::container::bases::BASES_MAX;
 use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
+use crate::object::FormatVersion;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
 use crate::restore::locate::Locator;
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::Containers;
 use crate::store::metadata::Scratch;
 use crate::store::recipe_cursor::HintedChunk;
@@ -20,6 +23,8 @@ use crate::types::ContainerId;
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
+/// Share of the memory that keeps bases in a repository of format 2: one of 16, taken from that of other regions.
+const BASES_SHARE: usize = 16;
 /// Windows under way.
 const WINDOWS_MAX: usize = 2;
 
@@ -52,14 +57,17 @@ impl Fetcher {
         driver: &Driver,
         memory_bytes: usize,
     ) -> Self {
-        // Whoever works on a region holds it sealed and open.
-        let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
+        // Whoever works on a region holds it sealed and open, and in format 2 its bases.
+        let copies = if store.config.format == FormatVersion::V1 { 2 } else { 2 + BASES_MAX };
+        let opened = memory_bytes / 4 / (copies * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
-        let task = OpenRegion::new(store, memory_bytes / 8);
+        let bases_bytes = if store.config.format == FormatVersion::V1 { 0 } else { memory_bytes / BASES_SHARE };
+        let bases = BaseReader::new(store, containers, bases_bytes);
+        let task = OpenRegion::new(store, bases.clone(), memory_bytes / 8);
         let memory = ViewMemory { directories: memory_bytes / 4, moved: memory_bytes / 16 };
         Self {
-            locator: Locator::new(store, containers, scratch, memory, memory_bytes / 16),
-            regions: Lru::new(memory_bytes / 4),
+            locator: Locator::new(store, containers, scratch, memory, memory_bytes / 16).with_bases(bases),
+            regions: Lru::new(memory_bytes / 4 - bases_bytes),
             queue: driver.queue(task.clone(), Pool::Compute, depth),
             task,
             windows: 0,

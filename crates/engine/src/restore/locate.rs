@@ -8,6 +8,7 @@ use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::object::names::ContainerKind;
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::Containers;
 use crate::store::locations::Locations;
 use crate::store::metadata::Scratch;
@@ -21,6 +22,8 @@ pub(super) struct Locator {
     store: Store,
     view: View,
     scratch: Scratch,
+    /// Finds bases in the same containers.
+    bases: Option<BaseReader>,
     /// The containers of every chunk, learned from all directories once a hint has failed.
     everywhere: Option<Locations>,
     locations_bytes: usize,
@@ -40,7 +43,20 @@ impl Locator {
     ) -> Self {
         let view = View::new(store, containers, scratch, memory);
         let locations_bytes = locations_bytes.max(crate::spill::MEMORY_BYTES_MIN);
-        Self { store: store.clone(), view, scratch: scratch.clone(), everywhere: None, locations_bytes, learned: 0 }
+        Self {
+            store: store.clone(),
+            view,
+            scratch: scratch.clone(),
+            bases: None,
+            everywhere: None,
+            locations_bytes,
+            learned: 0,
+        }
+    }
+
+    /// Shows each newer listing to a reader of bases, too.
+    pub(super) fn with_bases(self, bases: BaseReader) -> Self {
+        Self { bases: Some(bases), ..self }
     }
 
     /// Returns the number of directories of data containers that were read so far.
@@ -136,6 +152,9 @@ impl Locator {
             return Ok(false);
         }
         let containers = self.view.containers().clone();
+        if let Some(bases) = &self.bases {
+            bases.set_containers(&containers);
+        }
         if let Some(everywhere) = &mut self.everywhere {
             self.learned += learn(&self.store, &containers.retain(|_, id| !known.contains(id)), everywhere)?;
         }

@@ -17,6 +17,7 @@ use crate::object::names::ContainerName;
 use crate::pipeline::{BufferPool, Task};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::recipe_cursor::HintedChunk;
 use crate::types::{ContainerId, Fingerprint};
 
@@ -99,6 +100,8 @@ struct Buffers {
 #[derive(Clone)]
 pub(super) struct OpenRegion {
     store: Store,
+    /// Reads what regions were compressed against.
+    bases: BaseReader,
     /// At most one for each thread.
     buffers: Arc<BufferPool<Buffers>>,
     ahead: Arc<Mutex<Ahead>>,
@@ -123,9 +126,9 @@ struct Read {
 
 impl OpenRegion {
     /// Keeps at most so many bytes of opened regions for the cache.
-    pub(crate) fn new(store: &Store, kept_bytes_max: usize) -> Self {
+    pub(crate) fn new(store: &Store, bases: BaseReader, kept_bytes_max: usize) -> Self {
         let (buffers, ahead, kept_bytes) = (Arc::default(), Arc::default(), Arc::default());
-        Self { store: store.clone(), buffers, ahead, kept_bytes, kept_bytes_max }
+        Self { store: store.clone(), bases, buffers, ahead, kept_bytes, kept_bytes_max }
     }
 
     /// Copies a region for the cache, unless too many wait for it already.
@@ -182,9 +185,10 @@ impl OpenRegion {
         match &job.source {
             Source::Held(plain) => Ok(plain),
             Source::Stored => {
+                let prefix = self.bases.prefix_of(&job.container, job.region())?;
                 self.read(job, &mut buffers.sealed)?;
                 let Buffers { sealed, scratch, compressor } = buffers;
-                job.container.plaintext_of_region(job.region(), sealed, compressor, scratch)
+                job.container.plaintext_of_region(job.region(), &prefix, sealed, compressor, scratch)
             }
         }
     }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
-use crate::object::ObjectType;
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::object::store::Detail;
+use crate::object::{FormatVersion, ObjectType};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, Snapshot, decode_commit};
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -15,6 +15,8 @@ use crate::types::{SessionId, Timestamp};
 /// A commit that was read and checked.
 #[derive(Clone, Debug)]
 pub struct Commit {
+    /// Version of its format.
+    pub(crate) format: FormatVersion,
     /// Its session, which is also the snapshot's id.
     pub(crate) session: SessionId,
     /// BLAKE3-256 of its stored bytes.
@@ -94,9 +96,9 @@ impl Store {
         let object = self.display(ObjectName::Commit(session));
         let checksum = *blake3::hash(&bytes).as_bytes();
         let identity = (self.config.repository, Some(session));
-        let (_, body) = open_small(&self.keys, &object, ObjectType::Commit, identity, bytes)?;
+        let (header, body) = open_small(&self.keys, &object, ObjectType::Commit, identity, bytes)?;
         let body = decode_commit(&body).map_err(|error| error.of(object))?;
-        Ok(Commit { session, checksum, body })
+        Ok(Commit { format: header.format, session, checksum, body })
     }
 
     /// Reads the start of a session.
@@ -139,6 +141,19 @@ impl Store {
 }
 
 impl Commits {
+    /// Returns true if a region may have bases: if the config or a commit is not of the first version. A commit that cannot be read
+    /// may be of any.
+    pub(crate) fn may_have_bases(&self, config: FormatVersion) -> bool {
+        let is_newer = |commit: &Commit| commit.format != FormatVersion::V1;
+        config != FormatVersion::V1 || !self.findings.is_empty() || self.commits.iter().any(is_newer)
+    }
+
+    /// Returns the sessions that collections have ended.
+    pub(crate) fn fenced(&self) -> BTreeSet<SessionId> {
+        let fenced = self.commits.iter().filter(|commit| commit.body.kind == CommitKind::Fence);
+        fenced.map(|commit| commit.session).collect()
+    }
+
     /// Returns the commit of a session, if it can be read.
     pub(crate) fn commit_of(&self, session: SessionId) -> Option<&Commit> {
         let found = self.commits.binary_search_by_key(&session, |commit| commit.session);

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::container::seal::BasePlaintexts;
 use crate::container::{ContainerBuilder, SealedContainer, Sealer};
 use crate::error::Result;
 use crate::io::AlignedBuffer;
-use crate::object::names::ContainerKind;
+use crate::object::names::{ContainerKind, ContainerName};
 use crate::object::store::PendingPut;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{BufferPool, Task, TaskQueue};
@@ -27,6 +28,8 @@ pub(crate) struct WriterLimits {
 /// A durable container whose chunks are to be recorded.
 #[derive(Debug)]
 pub(crate) struct StoredUnit {
+    /// Its name.
+    pub(crate) name: ContainerName,
     /// The container.
     pub(crate) container: ContainerId,
     /// Bytes of its file.
@@ -39,6 +42,7 @@ struct Seal {
     store: Store,
     sealers: Arc<BufferPool<Sealer>>,
     buffers: Arc<BufferPool<AlignedBuffer>>,
+    bases: Option<Arc<dyn BasePlaintexts>>,
 }
 
 impl Task for Seal {
@@ -47,7 +51,7 @@ impl Task for Seal {
 
     fn run(&self, (builder, random): Self::In) -> Self::Out {
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
-        let mut sealer = self.sealers.take();
+        let mut sealer = self.sealers.take().with_bases(self.bases.clone());
         let sealed = sealer.seal(keys, repository, &builder, &random, self.buffers.take());
         self.sealers.put(sealer);
         sealed
@@ -66,7 +70,7 @@ impl Task for Put {
     fn run(&self, container: SealedContainer) -> Self::Out {
         let SealedContainer { name, bytes, chunks } = container;
         let put = self.session.put(name, &bytes)?;
-        let unit = StoredUnit { container: name.id, len: bytes.len() as u64, chunks };
+        let unit = StoredUnit { name, container: name.id, len: bytes.len() as u64, chunks };
         self.buffers.put(bytes.into_buffer());
         Ok(Written { put, kind: name.kind, unit })
     }
@@ -107,10 +111,16 @@ impl Drop for ContainerWriter {
 }
 
 impl ContainerWriter {
-    /// Starts without containers.
-    pub(crate) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, limits: WriterLimits) -> Self {
+    /// Starts without containers. `bases` reads those of regions that have some.
+    pub(crate) fn new(
+        store: &Store,
+        session: &Arc<Session>,
+        driver: &Driver,
+        limits: WriterLimits,
+        bases: Option<Arc<dyn BasePlaintexts>>,
+    ) -> Self {
         let buffers = Arc::default();
-        let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers) };
+        let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers), bases };
         let write = Put { session: Arc::clone(session), buffers };
         Self {
             store: store.clone(),

@@ -2,7 +2,7 @@
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::directory::{Side, sealed_len};
+use crate::container::directory::Side;
 use crate::container::reader::{WholeContainer, inspect, open_header};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::object::store::{Detail, RangeRead};
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Driver, Task};
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
 use crate::store::scratch::Scratch;
 
@@ -22,6 +23,8 @@ const DIRECTORY_BATCH: usize = 32;
 /// Containers whose directories are read by one task, and tasks at a time.
 const AHEAD_BATCH: usize = 2;
 const AHEAD_BATCHES: usize = 4;
+/// Memory for bases while the chunks of one container are named by their contents.
+const NAMING_BYTES: usize = 4 << 20;
 
 /// Opens containers by their directories.
 struct OpenContainers(Store);
@@ -161,9 +164,13 @@ impl Store {
         let mut compressor = Compressor::default();
         let mut fingerprints = Vec::with_capacity(reader.directory.chunks.len());
         let mut plain = Vec::new();
+        // Only if a region has bases, since the containers have to be listed for them.
+        let has_bases = reader.directory.regions.iter().any(|region| !region.bases.is_empty());
+        let listed = if has_bases { self.list_containers(&Scratch::default())? } else { Containers::default() };
+        let bases = BaseReader::new(self, &listed, NAMING_BYTES);
         for region in 0..u32::try_from(reader.directory.regions.len()).unwrap_or(0) {
             let numbers = reader.chunks_of(region);
-            let opened = open_region_of(&reader, region, &whole, &mut compressor, &mut plain);
+            let opened = open_region_of((&reader, &whole), region, &bases, &mut compressor, &mut plain)?;
             let mut rest = plain.as_slice();
             for number in numbers {
                 let chunk = reader.directory.chunks.get(number);
@@ -192,18 +199,44 @@ impl Store {
         ContainerReader::open(*name, header, Side::Back, sealed, self.config.region_bytes_limit())
     }
 
-    /// Reads a region of a container and opens it.
+    /// Opens a container for its regions alone: by the front directory, or, where that is damaged, by the back one, which does
+    /// not name the chunks.
+    pub(crate) fn open_regions(&self, name: &ContainerName) -> Result<ContainerReader> {
+        let mut reads = [RangeRead::new((*name).into(), 0, HEAD_LEN)];
+        self.objects.read(&mut reads);
+        let [RangeRead { buffer, outcome, .. }] = reads;
+        let opened = self.open_front(name, outcome?, &buffer);
+        opened.or_else(|error| match self.read_container(name) {
+            Ok(whole) => self.open_back(name, &whole).map_err(|_| error),
+            Err(unread) => Err(if unread.is_loss() { error } else { unread }),
+        })
+    }
+
+    /// Reads a region of a container and opens it. Metadata has no bases; `bases` reads those of data.
     pub(crate) fn read_region(
         &self,
         container: &ContainerReader,
         region: u32,
+        bases: &BaseReader,
+        compressor: &mut Compressor,
+    ) -> Result<Vec<u8>> {
+        let prefix = bases.prefix_of(container, region)?;
+        self.read_region_on(container, region, &prefix, compressor)
+    }
+
+    /// Reads a region whose bases have these plaintexts, one after the other.
+    pub(crate) fn read_region_on(
+        &self,
+        container: &ContainerReader,
+        region: u32,
+        prefix: &[u8],
         compressor: &mut Compressor,
     ) -> Result<Vec<u8>> {
         let missing = || Error::damaged(container.name, "region that does not exist");
         let (offset, len) = container.region_range(region).ok_or_else(missing)?;
         let (mut sealed, mut plain) = (vec![0; len as usize], Vec::new());
         self.objects.read_exact(container.name.into(), offset, &mut sealed)?;
-        container.open_region(region, &mut sealed, compressor, &mut plain)?;
+        container.open_region(region, prefix, &mut sealed, compressor, &mut plain)?;
         Ok(plain)
     }
 
@@ -246,14 +279,13 @@ impl Store {
             read(0, &mut head)?;
         }
         // The back directory is never longer than the front one.
-        let tail_len = TRAILER_LEN.saturating_add(front_len).max(sealed_len(name.kind, Side::Back, 0, 0)).min(whole);
+        let tail_len = TRAILER_LEN.saturating_add(front_len).min(whole);
         let mut tail = vec![0; tail_len];
         read(len - tail_len as u64, &mut tail)?;
         let limit = self.config.region_bytes_limit();
         let mut whole = inspect(&self.keys, self.config.repository, *name, limit, (len, &head, &tail))?;
         // Padding lies between the regions and the back directory.
-        let directory = &whole.reader.directory;
-        let back_len = sealed_len(name.kind, Side::Back, directory.regions.len(), directory.chunks.len());
+        let back_len = whole.reader.directory_len(Side::Back);
         let (start, end) = (whole.reader.regions_end(), len.saturating_sub((back_len + TRAILER_LEN) as u64));
         let mut padding = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
         read(start, &mut padding)?;
@@ -264,16 +296,22 @@ impl Store {
     }
 }
 
-/// Opens a region of a container that was read whole; false if it does not open.
+/// Opens a region of a container that was read whole; false if it does not open. Fails if a base cannot be read now.
 fn open_region_of(
-    reader: &ContainerReader,
+    (reader, whole): (&ContainerReader, &[u8]),
     region: u32,
-    whole: &[u8],
+    bases: &BaseReader,
     compressor: &mut Compressor,
     plain: &mut Vec<u8>,
-) -> bool {
-    let Some((offset, len)) = reader.region_range(region) else { return false };
-    let Ok(offset) = usize::try_from(offset) else { return false };
-    let Some(sealed) = whole.get(offset..offset.saturating_add(len as usize)) else { return false };
-    reader.open_region(region, &mut sealed.to_vec(), compressor, plain).is_ok()
+) -> Result<bool> {
+    let sealed = reader.region_range(region).and_then(|(offset, len)| {
+        let offset = usize::try_from(offset).ok()?;
+        whole.get(offset..offset.saturating_add(len as usize))
+    });
+    let Some(sealed) = sealed else { return Ok(false) };
+    let prefix = match bases.prefix_of(reader, region) {
+        Err(error) if error.is_loss() => return Ok(false),
+        prefix => prefix?,
+    };
+    Ok(reader.open_region(region, &prefix, &mut sealed.to_vec(), compressor, plain).is_ok())
 }

@@ -8,16 +8,16 @@ use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::crypto::{Keys, MasterKey};
 use crate::error::{Error, Result};
 use crate::io::{Disk, Host};
-use crate::object::Config;
 use crate::object::config::{CHUNK_BYTES, CONFIG_LEN, CONTAINER_BYTES, CutRule, REGION_BYTES};
 use crate::object::names::{CONFIG, CONFIG_COPY, ObjectCopy, ObjectName, Prefix};
 use crate::object::store::{Created, Detail, Handshake, ObjectStore};
+use crate::object::{Config, FormatVersion};
 use crate::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use crate::store::{Store, list_names, read_whole};
 use crate::types::{RepositoryId, SessionId, Timestamp};
 
 /// A later version's config may be longer; its version is what must be told then.
-const CONFIG_LEN_READ_MAX: usize = 64 * CONFIG_LEN;
+pub(super) const CONFIG_LEN_READ_MAX: usize = 64 * CONFIG_LEN;
 
 /// Parameters of a new repository.
 #[derive(Clone, Debug)]
@@ -63,6 +63,8 @@ pub struct Adjustments {
     pub region_bytes: Option<u32>,
     /// Bytes of a container.
     pub container_bytes: Option<u32>,
+    /// Version of the format; the first unless something else is asked for.
+    pub format: FormatVersion,
 }
 
 impl Adjustments {
@@ -94,6 +96,7 @@ impl Adjustments {
     }
 
     fn apply(&self, config: &mut Config) {
+        config.format = self.format;
         if self.purpose == Purpose::Volumes {
             config.chunking = Chunking::Fixed { bytes: VOLUME_CHUNK_BYTES };
             config.region_bytes = VOLUME_REGION_BYTES;
@@ -260,13 +263,24 @@ pub fn open_copies(
     for (name, bytes, config) in copies {
         match open_config(&**objects, (name, bytes, config), unlocking) {
             Ok(keys) => {
-                let (config, keys) = (Arc::new(config.clone()), Arc::new(keys));
+                let (config, keys) = (Arc::new(newest_of(config, copies, &keys).clone()), Arc::new(keys));
                 return Ok(Store { objects: Arc::clone(objects), host: Arc::clone(host), config, keys });
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }
     }
     Err(first_error.unwrap_or(Error::WrongPassword))
+}
+
+/// Returns the copy with the newest version of the format, of those that belong to the repository: an upgrade replaces one
+/// copy after the other, and from the first one on there may be objects of the new version.
+fn newest_of<'a>(opened: &'a Config, copies: &'a [ConfigCopy], keys: &Keys) -> &'a Config {
+    let is_ours = |(name, bytes, other): &&(&str, Vec<u8>, Config)| {
+        opened.format < other.format
+            && opened.repository == other.repository
+            && Config::authenticate(name, bytes, keys).is_ok()
+    };
+    copies.iter().filter(is_ours).map(|(_, _, other)| other).max_by_key(|other| other.format).unwrap_or(opened)
 }
 
 fn open_config(

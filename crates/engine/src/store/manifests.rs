@@ -160,7 +160,8 @@ impl Session {
     pub(crate) fn put_manifest(&self, store: &Store, manifest: Option<ManifestEncoder>) -> Result<Option<[u8; 32]>> {
         let Some(body) = manifest.and_then(ManifestEncoder::finish) else { return Ok(None) };
         let identity = (store.config.repository, self.id, 0);
-        let bytes = seal_buffer(&store.keys, &*store.host, ObjectType::Manifest, identity, body)?;
+        let bytes =
+            seal_buffer(&store.keys, &*store.host, ObjectType::Manifest.of(store.config.format), identity, body)?;
         let name = ObjectName::Manifest(self.id);
         match store.objects.create(self.id, name, &bytes)? {
             Created::New => Ok(Some(*blake3::hash(&bytes).as_bytes())),

@@ -296,7 +296,7 @@ impl MetadataReader {
             let mut plain = Vec::new();
             let opened = read
                 .outcome
-                .and_then(|_| container.open_region(region, &mut read.buffer, &mut self.compressor, &mut plain));
+                .and_then(|_| container.open_region(region, &[], &mut read.buffer, &mut self.compressor, &mut plain));
             if opened.is_ok() {
                 let bytes = plain.len();
                 self.regions.insert((container.name.id, region), Arc::new(plain), bytes);
@@ -309,7 +309,7 @@ impl MetadataReader {
         if let Some(plain) = self.regions.get(&key) {
             return Ok(plain);
         }
-        let plain = Arc::new(self.store.read_region(container, region, &mut self.compressor)?);
+        let plain = Arc::new(self.store.read_region_on(container, region, &[], &mut self.compressor)?);
         self.regions.insert(key, Arc::clone(&plain), plain.len());
         Ok(plain)
     }

@@ -1,5 +1,6 @@
 //! An open repository: its objects, written in the order that makes them safe and checked when they are read.
 
+pub(crate) mod base_reader;
 pub(crate) mod collections;
 pub mod commits;
 pub(crate) mod container_ids;
@@ -24,6 +25,7 @@ pub(crate) mod references;
 mod scratch;
 pub(crate) mod session;
 pub mod slots;
+pub mod upgrade;
 pub(crate) mod view;
 pub mod walk;
 
@@ -42,6 +44,7 @@ pub(crate) use host_file::read_file;
 pub use metadata::MetadataReader;
 pub use quarantined::QuarantinedContainer;
 pub(crate) use session::Session;
+pub use upgrade::upgrade;
 
 /// An open repository. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -35,6 +35,9 @@ pub struct Session {
     pub(crate) live: Containers,
     /// Sessions of these containers whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
+    /// Sessions that collections have ended, if regions may have bases: the bases of what such a session wrote last need not have
+    /// stayed, so that no chunk in its containers of data is referred to.
+    pub(crate) without_bases: BTreeSet<SessionId>,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
     /// True if a collection had condemned containers and not chosen the final ones when the session began. Then no reference
@@ -83,7 +86,13 @@ impl Session {
             process: store.host.process(),
         };
         let identity = (store.config.repository, id, 0);
-        let bytes = seal_small(&store.keys, &*store.host, ObjectType::Session, identity, &body.encode())?;
+        let bytes = seal_small(
+            &store.keys,
+            &*store.host,
+            ObjectType::Session.of(store.config.format),
+            identity,
+            &body.encode(),
+        )?;
         let name = ObjectName::Session(id);
         if store.objects.create(id, name, &bytes)? == Created::Existed {
             return Err(Error::damaged(store.display(name), "stands already under a name just drawn"));
@@ -93,6 +102,7 @@ impl Session {
             id,
             live: Containers::default(),
             in_doubt: BTreeSet::new(),
+            without_bases: BTreeSet::new(),
             heads: Vec::new(),
             is_condemning: false,
             store: store.clone(),
@@ -111,6 +121,9 @@ impl Session {
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
+        if commits.may_have_bases(self.store.config.format) {
+            self.without_bases = commits.fenced();
+        }
         self.heads = commits.heads();
         Ok(())
     }
@@ -224,7 +237,13 @@ impl Session {
 
     fn create_commit(&self, body: &CommitBody) -> Result<(Created, [u8; 32])> {
         let identity = (self.store.config.repository, self.id, 0);
-        let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
+        let bytes = seal_small(
+            &self.store.keys,
+            &*self.store.host,
+            ObjectType::Commit.of(self.store.config.format),
+            identity,
+            &body.encode(),
+        )?;
         let created = self.store.objects.create(self.id, ObjectName::Commit(self.id), &bytes)?;
         self.remove_heartbeat();
         Ok((created, *blake3::hash(&bytes).as_bytes()))

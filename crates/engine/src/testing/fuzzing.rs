@@ -8,7 +8,7 @@
 
 use crate::codec::{Decoded, Reader};
 use crate::compress::{Algorithm, Compressor};
-use crate::container::directory::{Directory, Side};
+use crate::container::directory::{Directory, Form, Side};
 use crate::container::reader::{ContainerReader, inspect};
 use crate::container::seal::region_aad;
 use crate::container::trailer::Trailer;
@@ -16,7 +16,7 @@ use crate::crypto::{Domain, Keys, MasterKey, ObjectKey, TAG_LEN};
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName, ObjectName};
 use crate::object::slot::{decode_slot, encode_slot};
-use crate::object::{Config, open_small};
+use crate::object::{Config, FormatVersion, open_small};
 use crate::recipe::{HintTable, decode_hints, decode_segment};
 use crate::snapshot::collection::CollectionBody;
 use crate::snapshot::format::decode_commit;
@@ -104,17 +104,18 @@ fn small_object(bytes: &[u8]) {
     }
 }
 
-fn kind_and_side(code: u8) -> (ContainerKind, Side) {
+fn form_of(code: u8) -> Form {
+    let format = if code & 4 == 0 { FormatVersion::V1 } else { FormatVersion::V2 };
     let kind = if code & 1 == 0 { ContainerKind::Data } else { ContainerKind::Metadata };
-    (kind, if code & 2 == 0 { Side::Front } else { Side::Back })
+    Form { format, kind, side: if code & 2 == 0 { Side::Front } else { Side::Back } }
 }
 
-/// A byte for kind and side, then the plaintext.
+/// A byte for format, kind and side, then the plaintext.
 fn directory(bytes: &[u8]) {
     let Some((&code, bytes)) = bytes.split_first() else { return };
-    let (kind, side) = kind_and_side(code);
-    if let Ok(directory) = Directory::decode(bytes, kind, side, REGION_BYTES_LIMIT) {
-        assert_eq!(directory.encode(kind, side), bytes);
+    let form = form_of(code);
+    if let Ok(directory) = Directory::decode(bytes, form, REGION_BYTES_LIMIT) {
+        assert_eq!(directory.encode(form), bytes);
     }
 }
 
@@ -137,15 +138,16 @@ fn container(bytes: &[u8]) {
 }
 
 /// The plaintext of a container's parts, to be sealed here: what a holder of the keys could have written. A byte for
-/// the kind; the front and the back directory with a 16-bit length each; four numbers of the trailer; the regions.
+/// format and kind; the front and the back directory with a 16-bit length each; four numbers of the trailer; the regions.
 fn container_parts(bytes: &[u8]) {
     let Ok(parts) = Parts::decode(bytes) else { return };
     let id = ContainerId { session: session_id(), ordinal: 3 };
-    read_container(ContainerName { id, kind: parts.kind, checksum: [0; 32] }, &parts.seal(id));
+    read_container(ContainerName { id, kind: parts.form.kind, checksum: [0; 32] }, &parts.seal(id));
 }
 
 struct Parts<'a> {
-    kind: ContainerKind,
+    /// Of the front directory.
+    form: Form,
     front: &'a [u8],
     back: &'a [u8],
     trailer: Trailer,
@@ -155,7 +157,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn decode(bytes: &'a [u8]) -> Decoded<Self> {
         let mut reader = Reader::new(bytes);
-        let (kind, _) = kind_and_side(reader.u8()?);
+        let form = Form { side: Side::Front, ..form_of(reader.u8()?) };
         let front_len = reader.u16()?;
         let front = reader.bytes(front_len.into())?;
         let back_len = reader.u16()?;
@@ -166,18 +168,19 @@ impl<'a> Parts<'a> {
             back_len: reader.u32()?,
             regions_len: reader.u32()?,
         };
-        Ok(Self { kind, front, back, trailer, regions: reader })
+        Ok(Self { form, front, back, trailer, regions: reader })
     }
 
     fn seal(self, id: ContainerId) -> Vec<u8> {
-        let Parts { kind, front, back, trailer, mut regions } = self;
-        let object_type = match kind {
+        let Parts { form, front, back, trailer, mut regions } = self;
+        let object_type = match form.kind {
             ContainerKind::Data => ObjectType::DataContainer,
             ContainerKind::Metadata => ObjectType::MetadataContainer,
         };
         let salt = [7; 32];
         let key = ObjectKey::derive(&keys(), object_type.purpose(), &salt, repository(), object_type.code());
         let header = Header {
+            format: form.format,
             object_type,
             repository: repository(),
             session: id.session,
@@ -190,13 +193,13 @@ impl<'a> Parts<'a> {
         let header = header.encode();
         let mut out = [&header[..], front].concat();
         key.seal(Domain::FrontDirectory, 0, &header, &mut out, HEADER_LEN);
-        let directory = Directory::decode(front, kind, Side::Front, REGION_BYTES_LIMIT).unwrap_or_default();
+        let directory = Directory::decode(front, form, REGION_BYTES_LIMIT).unwrap_or_default();
         for (counter, entry) in (0..).zip(&directory.regions) {
             let start = out.len();
             let stored_len = (entry.sealed_len as usize).saturating_sub(TAG_LEN);
             let Ok(stored) = regions.bytes(stored_len) else { break };
             out.extend_from_slice(stored);
-            key.seal(Domain::Region, counter, &region_aad(&header, entry.algorithm, entry.plain_len), &mut out, start);
+            key.seal(Domain::Region, counter, &region_aad(form.format, &header, entry), &mut out, start);
         }
         let start = out.len();
         out.extend_from_slice(back);
@@ -207,6 +210,8 @@ impl<'a> Parts<'a> {
     }
 }
 
+const PREFIX: &[u8] = b"onefold stores everything once";
+
 fn read_container(name: ContainerName, bytes: &[u8]) {
     let ends = (bytes.len() as u64, bytes, bytes);
     let Ok(whole) = inspect(&keys(), repository(), name, REGION_BYTES_LIMIT, ends) else { return };
@@ -214,7 +219,8 @@ fn read_container(name: ContainerName, bytes: &[u8]) {
     let (mut compressor, mut plain) = (Compressor::default(), Vec::new());
     for number in 0..crate::codec::len_u32(reader.directory.regions.len()) {
         let Some(mut sealed) = sealed_region(&reader, number, bytes) else { continue };
-        if reader.open_region(number, &mut sealed, &mut compressor, &mut plain).is_err() {
+        // Bases that another container would hold.
+        if reader.open_region(number, PREFIX, &mut sealed, &mut compressor, &mut plain).is_err() {
             continue;
         }
         for chunk in reader.chunks_of(number) {
@@ -240,10 +246,14 @@ fn sealed_region(reader: &ContainerReader, number: u32, bytes: &[u8]) -> Option<
 fn region(bytes: &[u8]) {
     let mut reader = Reader::new(bytes);
     let (Ok(code), Ok(len)) = (reader.u8(), reader.u16()) else { return };
-    let Some(algorithm) = Algorithm::from_code(code % 3) else { return };
+    let Some(algorithm) = Algorithm::from_code(code % 4) else { return };
     let stored = reader.bytes(reader.remaining()).unwrap_or_default();
     let mut plain = Vec::new();
-    if Compressor::default().decompress(algorithm, stored, len.into(), &mut plain) {
+    let is_whole = match algorithm {
+        Algorithm::ZstdBased => Compressor::decompress_against(PREFIX, stored, len.into(), &mut plain),
+        algorithm => Compressor::default().decompress(algorithm, stored, len.into(), &mut plain),
+    };
+    if is_whole {
         assert_eq!(plain.len(), usize::from(len));
     }
 }

@@ -4,16 +4,19 @@
 //! other. A vector changes only with the version of the format.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
-use crate::compress::{Compression, Compressor};
-use crate::container::{ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
+use crate::compress::{Algorithm, Compression, Compressor};
+use crate::container::seal::BasePlaintexts;
+use crate::container::{Bases, ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::crypto::{Keys, MasterKey, ObjectKey, Purpose};
 use crate::error::Result;
 use crate::io::tree::{EntryKind, Xattr};
 use crate::io::{AlignedBuffer, Host};
+use crate::object::FormatVersion;
 use crate::object::config::{Config, CutRule};
 use crate::object::names::CollectionStep;
 use crate::object::names::ContainerKind;
@@ -25,7 +28,9 @@ use crate::snapshot::manifest::ManifestEncoder;
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
-use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence, SessionId, Timestamp};
+use crate::types::{
+    Chunk, ChunkKind, ContainerId, Fingerprint, RegionId, RepositoryId, Sequence, SessionId, Timestamp,
+};
 
 const PAGE: &str = include_str!("../../../../docs/format.md");
 
@@ -333,8 +338,19 @@ type PlainChunk = (ChunkKind, Vec<u8>, Vec<u8>);
 
 /// Seals chunks, one region for each element, without compression: compressors may change, their formats do not.
 fn seal(kind: ContainerKind, ordinal: u32, regions: &[Vec<PlainChunk>]) -> SealedContainer {
+    seal_as(FormatVersion::V1, kind, ordinal, regions, &|_, _| ())
+}
+
+/// Seals chunks in a version of the format; `change` takes each region before it is sealed.
+fn seal_as(
+    format: FormatVersion,
+    kind: ContainerKind,
+    ordinal: u32,
+    regions: &[Vec<PlainChunk>],
+    change: &dyn Fn(usize, &mut Region),
+) -> SealedContainer {
     let mut compressor = Compressor::default();
-    let regions = regions.iter().map(|chunks| {
+    let regions = regions.iter().enumerate().map(|(number, chunks)| {
         let mut region = Region::default();
         for (kind, contents, hints) in chunks {
             let bytes = [&contents[..], hints].concat();
@@ -344,10 +360,12 @@ fn seal(kind: ContainerKind, ordinal: u32, regions: &[Vec<PlainChunk>]) -> Seale
             region.push(RegionChunk { chunk, kind: *kind, hints_len, sequence: Sequence(0) }, &bytes);
         }
         region.compress(&mut compressor, Compression::Off);
+        change(number, &mut region);
         region
     });
-    let builder = ContainerBuilder { id: container(ordinal), kind, regions: regions.collect() };
-    Sealer::default().seal(&keys(), REPOSITORY(), &builder, &RANDOM(), AlignedBuffer::default()).unwrap()
+    let builder = ContainerBuilder { format, id: container(ordinal), kind, regions: regions.collect() };
+    let mut sealer = Sealer::default().with_bases(Some(Arc::new(OneBase)));
+    sealer.seal(&keys(), REPOSITORY(), &builder, &RANDOM(), AlignedBuffer::default()).unwrap()
 }
 
 fn container_vectors(out: &mut Vectors) {
@@ -367,9 +385,42 @@ fn container_vectors(out: &mut Vectors) {
         (ChunkKind::Tree, node_of_every_entry(), encoded),
         (ChunkKind::Tree, vec![0, 0], Vec::new()),
     ];
-    let sealed = seal(ContainerKind::Metadata, 4, &[chunks]);
+    let sealed = seal(ContainerKind::Metadata, 4, &[chunks.clone()]);
     out.push(("metadata_container", sealed.bytes.to_vec()));
     out.push(("metadata_container_name", sealed.name.checksum.to_vec()));
+
+    let base = RegionId { container: container(7), region: 0 };
+    let bases = Bases::new(&[base], 1).unwrap();
+    let regions = [vec![data(b"onefold")], vec![data(&BASE.repeat(2))]];
+    let based = seal_as(FormatVersion::V2, ContainerKind::Data, 5, &regions, &|number, region| {
+        if number == 1 {
+            region.set_compressed(Algorithm::ZstdBased, BASED_FRAME.to_vec(), bases);
+        }
+    });
+    out.push(("based_container", based.bytes.to_vec()));
+    out.push(("based_container_name", based.name.checksum.to_vec()));
+    let sealed = seal_as(FormatVersion::V2, ContainerKind::Metadata, 6, &[chunks], &|_, _| ());
+    out.push(("metadata_container_2", sealed.bytes.to_vec()));
+    out.push(("metadata_container_2_name", sealed.name.checksum.to_vec()));
+}
+
+/// The plaintext of the base in the vectors.
+const BASE: &[u8] = b"onefold stores everything once";
+/// A Zstandard frame that repeats it twice: the base is before it, and no compressor is asked.
+const BASED_FRAME: [u8; 16] = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x3c, 0x3d, 0, 0, 0, 1, 0, 9, 0x92, 2, 2];
+
+/// The only region that is a base.
+#[derive(Debug)]
+struct OneBase;
+
+impl BasePlaintexts for OneBase {
+    fn list(&self, _: &[RegionId]) -> Result<Option<Bases>> {
+        Ok(None)
+    }
+
+    fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
+        Ok(BASE.into())
+    }
 }
 
 /// Reads the page's block of vectors: `name = hex`, continued on lines that begin with a space.

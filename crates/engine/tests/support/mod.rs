@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::accelerator::Accelerator;
-use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchanged};
+use onefold_engine::backup::{BackupOptions, Budget, ChooseBases, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::identify::{IndexOptions, IndexPreset, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Access, Disk, Host};
+use onefold_engine::object::FormatVersion;
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::object::names::{ContainerName, Prefix};
@@ -27,6 +28,7 @@ use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot};
 use onefold_engine::source::exclude::Excludes;
+use onefold_engine::store::base_reader::BaseReader;
 use onefold_engine::store::create::{Adjustments, Purpose};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{CreateOptions, Session, Store, Unlock, create, open};
@@ -51,6 +53,7 @@ pub(super) const SMALL: Adjustments = Adjustments {
     fixed_bytes: None,
     region_bytes: Some(8 << 10),
     container_bytes: Some(64 << 10),
+    format: FormatVersion::V1,
 };
 
 /// Listens, and keeps what it hears.
@@ -155,6 +158,8 @@ pub(super) struct Ask {
     pub excludes: Arc<Excludes>,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
+    /// Who chooses bases.
+    pub bases: Option<Arc<dyn ChooseBases>>,
 }
 
 impl Default for Ask {
@@ -170,6 +175,7 @@ impl Default for Ask {
             accelerator: None,
             excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
+            bases: None,
         }
     }
 }
@@ -316,6 +322,7 @@ pub(super) fn back_up(
             budget: ask.budget,
             accelerator: ask.accelerator.clone(),
             scratch: scratch_on(cache),
+            bases: ask.bases.clone(),
         },
         heads: Some(heads_on(cache)),
         driver: ask.driver.clone(),
@@ -424,9 +431,15 @@ pub(super) fn container_names(store: &Store) -> Vec<ContainerName> {
     store.list_containers(&Scratch::default()).unwrap().names().map(Result::unwrap).collect()
 }
 
+/// Returns a reader of bases in all containers of a repository.
+pub(super) fn bases_of(store: &Store) -> BaseReader {
+    BaseReader::new(store, &store.list_containers(&Scratch::default()).unwrap(), 8 << 20)
+}
+
 /// Opens all containers of a repository, by session and number.
 pub(super) fn containers(store: &Store) -> Vec<OpenContainer> {
     let mut compressor = Compressor::default();
+    let bases = bases_of(store);
     let mut all = Vec::new();
     for name in container_names(store) {
         let reader = store.open_container(&name).unwrap();
@@ -437,7 +450,8 @@ pub(super) fn containers(store: &Store) -> Vec<OpenContainer> {
             let offset = usize::try_from(offset).unwrap();
             let mut sealed = bytes[offset..offset + len as usize].to_vec();
             let mut plain = Vec::new();
-            reader.open_region(region, &mut sealed, &mut compressor, &mut plain).unwrap();
+            let prefix = bases.prefix_of(&reader, region).unwrap();
+            reader.open_region(region, &prefix, &mut sealed, &mut compressor, &mut plain).unwrap();
             regions.push(plain);
         }
         let chunks = reader.directory.chunks.iter();

@@ -19,6 +19,9 @@ use onefold_engine::object::sealed::open_small;
 use onefold_engine::recipe::{Recipe, RecipeItem, decode_segment};
 use onefold_engine::snapshot::decode_commit;
 use onefold_engine::store::Store;
+use onefold_engine::store::base_reader::BaseReader;
+use onefold_engine::store::container_set::Containers;
+use onefold_engine::store::metadata::Scratch;
 use onefold_engine::testing::sim::Contents;
 use onefold_engine::tree::{Content, TreeNode, decode_node};
 use onefold_engine::types::{ChunkKind, Fingerprint, SessionId};
@@ -391,8 +394,11 @@ fn read_chunks(store: &Store, name: &ContainerName, bytes: &[u8]) -> Chunks {
         return Chunks::default();
     };
     let mut chunks = Chunks { is_open: true, ..Chunks::default() };
+    let has_bases = opened.reader.directory.regions.iter().any(|region| !region.bases.is_empty());
+    let listed = if has_bases { store.list_containers(&Scratch::default()).unwrap() } else { Containers::default() };
+    let bases = BaseReader::new(store, &listed, 8 << 20);
     for region in 0..u32::try_from(opened.reader.directory.regions.len()).unwrap() {
-        let plain = read_region(&opened.reader, region, bytes);
+        let plain = read_region(&opened.reader, region, &bases, bytes);
         let mut rest = plain.as_deref();
         for chunk in &opened.reader.directory.chunks[opened.reader.chunks_of(region)] {
             let content = rest.and_then(|plain| {
@@ -416,10 +422,11 @@ fn read_chunks(store: &Store, name: &ContainerName, bytes: &[u8]) -> Chunks {
     chunks
 }
 
-fn read_region(reader: &ContainerReader, region: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+fn read_region(reader: &ContainerReader, region: u32, bases: &BaseReader, bytes: &[u8]) -> Option<Vec<u8>> {
     let (offset, len) = reader.region_range(region)?;
     let mut sealed = bytes.get(usize::try_from(offset).unwrap()..)?.get(..len as usize)?.to_vec();
     let mut plain = Vec::new();
-    reader.open_region(region, &mut sealed, &mut Compressor::default(), &mut plain).ok()?;
+    let prefix = bases.prefix_of(reader, region).ok()?;
+    reader.open_region(region, &prefix, &mut sealed, &mut Compressor::default(), &mut plain).ok()?;
     Some(plain)
 }

@@ -7,6 +7,7 @@ use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::crypto::Keys;
 use onefold_engine::io::AlignedBuffer;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::types::{Chunk, ChunkKind, ContainerId, RepositoryId, Sequence, SessionId};
 
@@ -46,7 +47,8 @@ impl Sealing {
         }
         region.compress(compressor, compression);
         let id = ContainerId { session: SESSION, ordinal: 0 };
-        let builder = ContainerBuilder { id, kind: ContainerKind::Data, regions: vec![region] };
+        let builder =
+            ContainerBuilder { format: FormatVersion::V1, id, kind: ContainerKind::Data, regions: vec![region] };
         let start = processor_time();
         let sealed = self.sealer.seal(keys, REPOSITORY, &builder, &[0; 32], AlignedBuffer::default())?;
         self.processor += processor_time().saturating_sub(start);

@@ -101,6 +101,7 @@ impl World {
             fixed_bytes: None,
             region_bytes: Some(16 << 10),
             container_bytes: Some(64 << 10),
+            ..Adjustments::default()
         };
         let cost = PasswordCost { memory_kib: 64, passes: 1, lanes: 1 };
         let options = CreateOptions { password: Some(PASSWORD), cost, label: SlotLabel::default(), adjustments };
@@ -178,7 +179,7 @@ impl World {
             index,
             preset: IndexPreset::default(),
             hostname: "host",
-            options: WriterOptions { compression: Compression::Zstd(1), budget, scratch: self.scratch() },
+            options: WriterOptions { compression: Compression::Zstd(1), budget, scratch: self.scratch(), bases: None },
             driver: Driver::inline(9),
             monitor: Arc::new(Silent),
             heads: None,

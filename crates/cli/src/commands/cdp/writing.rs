@@ -87,6 +87,7 @@ impl<'a> Writing<'a> {
                 compression: self.settings.compression,
                 budget: self.budget,
                 scratch: self.cache.scratch(),
+                bases: None,
             },
             driver: Driver::threads(self.settings.threads),
             monitor: Arc::new(Silent) as Arc<dyn Monitor>,

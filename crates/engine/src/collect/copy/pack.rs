@@ -82,8 +82,10 @@ impl<'a, 'b> Packing<'a, 'b> {
         let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
         let data = Grouping::new(&bytes.data, container_bytes.into(), budget.groups_max.saturating_sub(metadata.len()));
         let owner = session.map_or(SessionId([0; 16]), |session| session.id);
-        let group =
-            |kind| Group { region: Region::default(), packer: Packer::new(owner, kind, container_bytes, compression) };
+        let group = |kind| Group {
+            region: Region::default(),
+            packer: Packer::new(owner, (store.config.format, kind), container_bytes, compression),
+        };
         let kinds = [(ContainerKind::Data, data.len()), (ContainerKind::Metadata, metadata.len())];
         let groups = kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind));
         Self {
@@ -96,7 +98,7 @@ impl<'a, 'b> Packing<'a, 'b> {
             compress: driver.queue(Compress(CompressRegion::new(compression)), Pool::Compute, budget.regions_opening),
             compressor: Compressor::default(),
             ordinals,
-            writer: session.map(|session| ContainerWriter::new(store, session, driver, budget.writer_limits())),
+            writer: session.map(|session| ContainerWriter::new(store, session, driver, budget.writer_limits(), None)),
             written: ContainerIds::default(),
             written_containers: 0,
             written_bytes: 0,

@@ -6,6 +6,7 @@ use crate::collect::copy::CopyRequest;
 use crate::collect::copy::order::{CopiedContainer, Wanted};
 use crate::collect::lifetime::{self, ClassBytes, LifetimeClass, LifetimeClasses};
 use crate::compress::Compressor;
+use crate::container::reader::plaintext_of;
 use crate::container::{CompressedRegion, ContainerReader, DirectoryChunk, RegionChunk};
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ use crate::object::names::{ContainerKind, ContainerName};
 use crate::object::store::RangeRead;
 use crate::pipeline::{BufferPool, Task};
 use crate::store::Store;
+use crate::store::base_reader::BaseReader;
 use crate::types::{Chunk, ChunkKind, Fingerprint, Sequence};
 
 /// A region is carried over if at least this share of its plaintext is live: 7 of 8.
@@ -146,6 +148,7 @@ struct Buffers {
 /// Opens regions and compares chunks with their fingerprints.
 pub(super) struct OpenRegion {
     keys: Arc<Keys>,
+    bases: BaseReader,
     carried_bytes_min: u64,
     leaves_dead: bool,
     classes: LifetimeClasses,
@@ -156,10 +159,11 @@ pub(super) struct OpenRegion {
 
 impl OpenRegion {
     pub(super) fn new(request: &CopyRequest<'_>, refreshes: bool) -> Self {
-        let &CopyRequest { store, classes, leaves_dead, .. } = request;
+        let &CopyRequest { store, bases, classes, leaves_dead, .. } = request;
         let carried_bytes_min = u64::from(store.config.region_bytes / CARRIED_FRACTION_MIN);
         let (keys, buffers) = (Arc::clone(&store.keys), BufferPool::default());
-        Self { keys, carried_bytes_min, leaves_dead, classes: classes.clone(), refreshes, buffers }
+        let (bases, classes) = (bases.clone(), classes.clone());
+        Self { keys, bases, carried_bytes_min, leaves_dead, classes, refreshes, buffers }
     }
 
     fn open(&self, region: SealedRegion) -> OpenedRegion {
@@ -186,11 +190,11 @@ impl OpenRegion {
         buffers: &mut Buffers,
     ) -> Result<(Option<Opened>, Option<Error>)> {
         let Buffers { compressor, plain } = buffers;
+        let prefix = self.bases.prefix_of(reader, region)?;
         let (entry, stored) = reader.unseal_region(region, sealed)?;
         // Before anything is derived from the bytes: a bit that flips later is noticed when they are sealed again.
         let checksum = crc32c::crc32c(stored);
-        let plain = compressor
-            .plaintext(entry.algorithm, stored, entry.plain_len as usize, plain)
+        let plain = plaintext_of(entry, &prefix, stored, compressor, plain)
             .ok_or_else(|| reader.wrong_region(region, "does not decompress"))?;
         let chunks = RegionChunks::of(reader, region, plain);
         let mut class_bytes = ClassBytes::default();
@@ -209,6 +213,8 @@ impl OpenRegion {
         if is_mostly_live
             && may_be_carried
             && !changes
+            // Its bases may be given up, too; by itself it depends on nobody.
+            && entry.bases.is_empty()
             && self.carried_bytes_min <= all_bytes
             && let Some(packed) = chunks.all_named(&self.keys)
         {
