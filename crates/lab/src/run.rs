@@ -19,7 +19,7 @@ use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
 use crate::mapped::{self, Durability, MappedIndex, MappedMemory};
 use crate::measure::{Measured, Steps};
-use crate::point::{Point, Store};
+use crate::point::Point;
 use crate::replay::{Outcome, Replay, SESSION, Source};
 
 /// Setting of a run.
@@ -45,10 +45,7 @@ const STEP_CHUNKS: u64 = 1 << 16;
 /// Runs a point on a source: `chunks` of its chunks, or all of a shorter one. The index is closed after each session and
 /// opened for the next, whose cache is empty.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
-    match setting.point.store {
-        Store::Table | Store::Memory => run_engine(setting, source, chunks),
-        Store::Cuckoo => run_mapped(setting, source, chunks),
-    }
+    if setting.point.is_mapped { run_mapped(setting, source, chunks) } else { run_engine(setting, source, chunks) }
 }
 
 fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
@@ -212,10 +209,11 @@ impl Measured {
 mod tests {
     use std::collections::HashMap;
 
+    use onefold_engine::identify::StoreKind;
     use onefold_engine::monitor::Silent;
 
     use super::*;
-    use crate::point::{Store, preset};
+    use crate::point::preset;
     use crate::replay::{Joined, Traced, UniqueSet};
     use crate::trace::synth::{Synth, SynthSpec};
     use crate::trace::{Event, Events};
@@ -261,7 +259,7 @@ mod tests {
                 assert_eq!(measured.unique, expected, "{} on {}", preset.name, device.name());
                 assert!(expected.chunks < measured.outcome.chunks);
                 let counters = &measured.outcome.counters;
-                let is_in_memory = point.store == Store::Memory;
+                let is_in_memory = matches!(point.design.options.store, StoreKind::Memory { .. });
                 let found = if is_in_memory { counters.memtable_hits } else { counters.disk_hits };
                 assert!(0 < found, "{}: the store has answered no lookup", preset.name);
                 assert!(!is_in_memory || counters.disk_hits == 0, "{}: a store in memory has read", preset.name);

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use crate::error::Result;
 use crate::types::{Chunk, ContainerId, Sequence};
 
+pub mod design;
 mod exact;
 pub mod identity_hasher;
 mod locality;
@@ -19,6 +20,7 @@ mod schedule;
 pub mod segmenting;
 mod slot;
 
+pub use design::Design;
 pub(crate) use exact::growing_filter::FilterState;
 pub use exact::identify::Index;
 pub use exact::opening::IndexState;

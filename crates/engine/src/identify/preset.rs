@@ -1,12 +1,11 @@
 //! Presets of the index: published ways of finding duplicates, for any memory budget.
 //!
-//! A preset decides what the index does, and the budget how large its parts are. All presets are exact. Experiments of the
-//! laboratory have presets of the same names, with the sizes of the papers.
+//! A preset is a list of dimensions of the [design space](crate::identify::design), which decide what the index does. The budget decides how
+//! large its parts are. All presets are exact. The laboratory has presets of the same names, with the same dimensions and the
+//! sizes of the papers.
 
-use crate::identify::options::{IndexOptions, PrefetchUnit, SMALL_BYTES, Schedule, StoreKind};
-use crate::identify::sampling::Sampling;
-use crate::identify::segmenting::Segmenting;
-use crate::kv::RunOrder;
+use crate::identify::design::{Design, Size, Sizes};
+use crate::identify::options::{IndexOptions, PrefetchUnit, SMALL_BYTES, StoreKind};
 
 /// Containers or segments in the cache (Fu et al., "Design Tradeoffs for Data Deduplication Performance in Backup Workloads", FAST 2015,
 /// section 4.1) of 1,024 chunks each, of 64 bytes. Memory beyond that goes to the filter.
@@ -41,66 +40,77 @@ pub enum IndexPreset {
     Edll,
 }
 
-/// Name and effect of a preset.
+/// Name and dimensions of a preset.
 struct Declaration {
     preset: IndexPreset,
     name: &'static str,
-    change: fn(&mut IndexOptions, usize),
+    /// Dimensions that differ from those of the default.
+    dimensions: &'static [(&'static str, &'static str)],
 }
+
+/// Dimensions of indexes that look up chunks as they arrive, and read the containers of hits.
+const CONTAINERS: &[(&str, &str)] = &[("schedule", "eager"), ("unit", "container"), ("read-on", "no")];
 
 /// All presets, the default first.
 const DECLARATIONS: [Declaration; 6] = [
-    Declaration { preset: IndexPreset::Adaptive, name: "adaptive", change: |_, _| {} },
-    Declaration { preset: IndexPreset::Ddfs, name: "ddfs", change: read_containers },
-    Declaration { preset: IndexPreset::Edpl, name: "edpl", change: read_containers },
+    Declaration { preset: IndexPreset::Adaptive, name: "adaptive", dimensions: &[] },
+    Declaration { preset: IndexPreset::Ddfs, name: "ddfs", dimensions: CONTAINERS },
+    Declaration { preset: IndexPreset::Edpl, name: "edpl", dimensions: CONTAINERS },
     Declaration {
         preset: IndexPreset::ChunkStash,
         name: "chunkstash",
-        change: |options, bytes| {
-            read_containers(options, bytes);
-            let share = if bytes < SMALL_BYTES { SMALL_MEMORY_STORE_SHARE } else { MEMORY_STORE_SHARE };
-            options.store = StoreKind::Memory { bytes: bytes / share };
-        },
+        dimensions: &[("store", "memory"), ("schedule", "eager"), ("unit", "container"), ("read-on", "no")],
     },
     Declaration {
         preset: IndexPreset::Blc,
         name: "blc",
-        change: |options, bytes| {
+        dimensions: &[
+            ("schedule", "eager"),
+            ("unit", "segment"),
             // Destor reads 16 segments for a hit.
-            read_segments(options, bytes, 15);
-            (options.segmenting, options.sampling) = (Segmenting::Fixed { chunks: 1_024 }, Sampling::All);
-        },
+            ("following", "15"),
+            ("segmenting", "fixed"),
+            ("segment-chunks", "1024"),
+            ("sampling", "all"),
+            // The newest segment that has a chunk continues most like the stream.
+            ("run-order", "newest-first"),
+            ("read-on", "no"),
+        ],
     },
     Declaration {
         preset: IndexPreset::Edll,
         name: "edll",
-        change: |options, bytes| {
-            read_segments(options, bytes, 0);
-            options.segmenting = Segmenting::CONTENT_DEFINED;
-            options.sampling = Sampling::Random { ratio: 256 };
-        },
+        dimensions: &[
+            ("schedule", "eager"),
+            ("unit", "segment"),
+            ("following", "0"),
+            ("segmenting", "content"),
+            ("segment-chunks", "1024"),
+            ("segment-min", "128"),
+            ("segment-max", "10240"),
+            ("sampling", "random"),
+            ("sampling-ratio", "256"),
+            ("run-order", "newest-first"),
+            ("read-on", "no"),
+        ],
     },
 ];
 
-/// Looks chunks up as they arrive, and reads the stream segments of hits, with so many after each.
-fn read_segments(options: &mut IndexOptions, bytes: usize, following: u32) {
-    read_containers(options, bytes);
-    options.unit = PrefetchUnit::Segment { following };
-    // The newest segment that has a chunk continues most like the stream.
-    options.run_order = RunOrder::NewestFirst;
-    if bytes < SMALL_BYTES {
+/// Sets the dimensions of a preset, and gives its parts their shares of a budget.
+fn change(options: &mut IndexOptions, dimensions: &[(&str, &str)], bytes: usize) {
+    let mut design = Design { options: options.clone(), sizes: Sizes::of(Size(bytes as u64)) };
+    design.set(dimensions).expect("presets have dimensions and values that are declared");
+    *options = design.options;
+    let is_small = bytes < SMALL_BYTES;
+    if options.unit != PrefetchUnit::Window && !is_small {
+        options.cache_bytes = (bytes / CONTAINER_CACHE_SHARE).min(CONTAINER_CACHE_BYTES);
+    }
+    if matches!(options.unit, PrefetchUnit::Segment { .. }) && is_small {
         // Two logs take the buffers of less than one.
         options.log_tail_pages = SMALL_TAIL_PAGES;
     }
-}
-
-/// Looks chunks up as they arrive, and reads the containers of hits.
-fn read_containers(options: &mut IndexOptions, bytes: usize) {
-    options.schedule = Schedule::Eager;
-    options.unit = PrefetchUnit::Container;
-    options.follows_successors = false;
-    if SMALL_BYTES <= bytes {
-        options.cache_bytes = (bytes / CONTAINER_CACHE_SHARE).min(CONTAINER_CACHE_BYTES);
+    if let StoreKind::Memory { bytes: store } = &mut options.store {
+        *store = bytes / if is_small { SMALL_MEMORY_STORE_SHARE } else { MEMORY_STORE_SHARE };
     }
 }
 
@@ -125,9 +135,14 @@ impl IndexPreset {
         self.declaration().name
     }
 
+    /// Returns its dimensions that differ from those of the default, with their values.
+    pub fn dimensions(self) -> &'static [(&'static str, &'static str)] {
+        self.declaration().dimensions
+    }
+
     /// Divides a memory budget for it.
     pub fn options(self, bytes: usize) -> IndexOptions {
-        IndexOptions::for_memory_with(bytes, |options| (self.declaration().change)(options, bytes))
+        IndexOptions::for_memory_with(bytes, |options| change(options, self.dimensions(), bytes))
     }
 }
 

@@ -1,156 +1,52 @@
-//! The declaration of dimensions, and setting one by text.
+//! Setting dimensions of points by text, and the list of all dimensions.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
-
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
+use onefold_engine::identify::design::dimension::{Dimension, set_all};
+use onefold_engine::identify::design::{DIMENSIONS, Design};
 use toml::{Table, Value};
 
-use crate::point::memory::Size;
-use crate::point::{DIMENSIONS, Point};
+use crate::point::{ADDED_DIMENSIONS, ADDED_VALUES, AddedValue, Point};
 
-/// A dimension of points.
-#[derive(Clone, Copy, Debug)]
-pub struct Dimension {
+/// A dimension, for people.
+#[derive(Clone, Debug)]
+pub struct Listed {
     /// Name in `--set` and in files.
     pub name: &'static str,
-    /// Accepted values, for people.
-    pub values: &'static str,
+    /// Accepted values.
+    pub values: String,
+    /// The value of a point that does not set it; `None` if the dimension has no effect there, or if it is a share of the memory.
+    pub default: Option<String>,
     /// Help text.
-    pub about: &'static str,
-    pub(super) is_number: bool,
-    /// Sets the field of a point. An error is the end of the message that begins with the name.
-    pub(super) set: fn(&mut Point, &Value) -> Result<(), String>,
+    pub about: String,
 }
 
-/// The type of a dimension's values.
-pub(super) trait Setting: Sized {
-    /// Accepted values, for people.
-    const VALUES: &'static str;
-    /// Whether values in files are numbers, not text.
-    const IS_NUMBER: bool = false;
-    /// The unit that follows limits in messages.
-    const UNIT: &'static str = "";
-
-    /// Reads a value of a file. An error is the end of the message that begins with the dimension's name.
-    fn read(value: &Value, values: &str) -> Result<Self, String>;
-
-    /// Returns the amount that limits apply to, if any.
-    fn amount(&self) -> Option<u64> {
-        None
-    }
+/// Returns all dimensions, those of the engine first.
+pub fn listed() -> Vec<Listed> {
+    let default = Point::default();
+    let of_engine = DIMENSIONS.iter().map(|dimension| {
+        let abouts = [dimension.about].into_iter().chain(added_values(dimension.name).map(|added| added.about));
+        let about = abouts.collect::<Vec<_>>().join("; ");
+        Listed { name: dimension.name, values: accepted(dimension), default: dimension.get(&default.design), about }
+    });
+    let added = ADDED_DIMENSIONS.iter().map(|dimension| Listed {
+        name: dimension.name,
+        values: dimension.accepted(),
+        default: dimension.get(&default),
+        about: dimension.about.to_owned(),
+    });
+    of_engine.chain(added).collect()
 }
 
-impl Setting for u32 {
-    const VALUES: &'static str = "number";
-    const IS_NUMBER: bool = true;
-
-    fn read(value: &Value, values: &str) -> Result<Self, String> {
-        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
-        number.ok_or_else(|| match values {
-            Self::VALUES => refusal(value, format_args!(" a whole number from 0 to {}", Self::MAX)),
-            values => refusal(value, format_args!(": {values}")),
-        })
-    }
-
-    fn amount(&self) -> Option<u64> {
-        Some(u64::from(*self))
-    }
+/// Returns the accepted values of a dimension of the engine, for people.
+fn accepted(dimension: &Dimension<Design>) -> String {
+    let values = [dimension.accepted()].into_iter();
+    values.chain(added_values(dimension.name).map(|added| added.value.to_owned())).collect::<Vec<_>>().join(", ")
 }
 
-impl Setting for Size {
-    const VALUES: &'static str = "size";
-    const UNIT: &'static str = " bytes";
-
-    fn read(value: &Value, _values: &str) -> Result<Self, String> {
-        Self::read(value).map_err(|reason| format!(": {reason}"))
-    }
-
-    fn amount(&self) -> Option<u64> {
-        Some(self.0)
-    }
+/// Returns the values that the laboratory adds to a dimension.
+fn added_values(name: &str) -> impl Iterator<Item = &'static AddedValue> {
+    ADDED_VALUES.iter().filter(move |added| added.dimension == name)
 }
-
-impl Setting for Option<Size> {
-    const VALUES: &'static str = Size::VALUES;
-
-    fn read(value: &Value, values: &str) -> Result<Self, String> {
-        <Size as Setting>::read(value, values).map(Some)
-    }
-}
-
-/// Returns the end of the message that refuses a value.
-pub(super) fn refusal(value: &Value, accepted: impl Display) -> String {
-    let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    format!("={shown}: it takes{accepted}")
-}
-
-/// Checks the limits of a dimension.
-pub(super) fn check_limits<T: Setting>(name: &str, value: &T, limits: &RangeInclusive<u64>) -> Result<()> {
-    if let Some(amount) = value.amount() {
-        let (least, most, unit) = (limits.start(), limits.end(), T::UNIT);
-        ensure!(limits.contains(&amount), "{name}: {least} to {most}{unit}, not {amount}");
-    }
-    Ok(())
-}
-
-/// Declares the names of a type's values.
-macro_rules! choices {
-    ($type:ty: $first_name:literal => $first:expr $(, $name:literal => $value:expr)*) => {
-        impl $crate::point::dimension::Setting for $type {
-            const VALUES: &'static str = concat!($first_name $(, ", ", $name)*);
-
-            fn read(value: &toml::Value, values: &str) -> Result<Self, String> {
-                match value.as_str() {
-                    Some($first_name) => Ok($first),
-                    $(Some($name) => Ok($value),)*
-                    Some(_) | None => Err($crate::point::dimension::refusal(value, format_args!(": {values}"))),
-                }
-            }
-        }
-    };
-}
-pub(super) use choices;
-
-/// Declares all dimensions: points with their default and limits, and the table of dimensions.
-macro_rules! dimensions {
-    (@values $type:ty) => { <$type as $crate::point::dimension::Setting>::VALUES };
-    (@values $type:ty, $values:literal) => { $values };
-    ($($name:literal, $field:ident: $type:ty $(as $values:literal)? = $default:expr, $limits:expr => $about:literal;)*) => {
-        /// A point. A size that is missing is a share of the memory; see [`memory`].
-        #[derive(Clone, PartialEq, Eq, Debug)]
-        pub struct Point {
-            $(#[doc = $about] pub $field: $type,)*
-        }
-
-        impl Default for Point {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-
-        impl Point {
-            fn check_limits(&self) -> anyhow::Result<()> {
-                $($crate::point::dimension::check_limits($name, &self.$field, &$limits)?;)*
-                Ok(())
-            }
-        }
-
-        /// All dimensions, in the order of listings.
-        pub const DIMENSIONS: &[$crate::point::dimension::Dimension] = &[$($crate::point::dimension::Dimension {
-            name: $name,
-            values: dimensions!(@values $type $(, $values)?),
-            about: $about,
-            is_number: <$type as $crate::point::dimension::Setting>::IS_NUMBER,
-            set: |point, value| {
-                let values = dimensions!(@values $type $(, $values)?);
-                point.$field = $crate::point::dimension::Setting::read(value, values)?;
-                Ok(())
-            },
-        },)*];
-    };
-}
-pub(super) use dimensions;
 
 /// Returns the name most similar to an unknown one; `None` for an empty one.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
@@ -171,68 +67,107 @@ pub fn set(point: &mut Table, assignment: &str) -> Result<()> {
     let Some((name, value)) = assignment.split_once('=') else {
         bail!("{assignment:?}: write dimension=value");
     };
-    let (dimension, value) = (find(name.trim())?, value.trim());
-    // Text that is no number stays text, which a number refuses.
-    let number = value.parse::<u32>().ok().filter(|_| dimension.is_number);
-    let value = number.map_or_else(|| Value::String(value.to_owned()), |number| Value::Integer(number.into()));
-    dimension.apply(&mut Point::default(), &value)?;
-    point.insert(dimension.name.to_owned(), value);
+    let (name, value) = (name.trim().to_owned(), Value::String(value.trim().to_owned()));
+    parse(&Table::from_iter([(name.clone(), value.clone())]))?;
+    point.insert(name, value);
     Ok(())
 }
 
 /// Reads a point from a file's form.
 pub fn parse(table: &Table) -> Result<Point> {
+    let names = || DIMENSIONS.iter().map(|it| it.name).chain(ADDED_DIMENSIONS.iter().map(|it| it.name));
+    if let Some(name) = table.keys().find(|name| names().all(|known| known != *name)) {
+        return Err(unknown("dimension", name, names()));
+    }
+    let mut texts: Vec<(&str, String)> = table.iter().map(|(name, value)| (&**name, text_of(value))).collect();
     let mut point = Point::default();
-    table.iter().try_for_each(|(name, value)| find(name)?.apply(&mut point, value))?;
+    texts.retain(|(name, text)| match added_values(name).find(|added| added.value == text) {
+        Some(added) => {
+            *(added.field)(&mut point) = true;
+            false
+        }
+        None => true,
+    });
+    for dimension in DIMENSIONS {
+        let text = texts.iter().find(|(name, _)| *name == dimension.name).map(|(_, text)| text);
+        let Some(text) = text.filter(|_| added_values(dimension.name).next().is_some()) else { continue };
+        let is_known = dimension.set(&mut Design::default(), text).is_ok();
+        ensure!(is_known, "{}={text}: it takes {}", dimension.name, accepted(dimension));
+    }
+    let value_of = |name: &str| texts.iter().find(|(known, _)| *known == name).map(|(_, text)| &**text);
+    set_all(DIMENSIONS, &mut point.design, value_of)?;
+    set_all(ADDED_DIMENSIONS, &mut point, value_of)?;
     Ok(point)
 }
 
-fn find(name: &str) -> Result<&'static Dimension> {
-    let found = DIMENSIONS.iter().find(|dimension| dimension.name == name);
-    found.ok_or_else(|| unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)))
+/// Returns a value of a file as text.
+pub fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-impl Dimension {
-    fn apply(&self, point: &mut Point, value: &Value) -> Result<()> {
-        (self.set)(point, value).map_err(|reason| anyhow!("{}{reason}", self.name))
-    }
+/// Returns the default point with assignments.
+#[cfg(test)]
+pub(crate) fn point_of(assignments: &[&str]) -> Result<Point> {
+    let mut table = Table::new();
+    assignments.iter().try_for_each(|assignment| set(&mut table, assignment))?;
+    parse(&table)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapped::Order;
-    use crate::point::Schedule;
 
     #[test]
-    fn every_dimension_can_be_set() {
-        let mut table = Table::new();
-        for Dimension { name, values, .. } in DIMENSIONS {
-            let value = match *values {
-                "number" | "1 to 10" => "7",
-                "size" => "9M",
-                names => names.split(", ").last().unwrap(),
-            };
-            set(&mut table, &format!("{name}={value}")).unwrap();
+    fn every_dimension_of_the_list_can_be_set_to_each_of_its_names_and_to_its_default() {
+        let listed = listed();
+        for Listed { name, values, default, .. } in &listed {
+            let names = values.split(", ").filter(|value| !value.contains(' ') && *value != "size");
+            for value in names.chain(default.as_deref()) {
+                point_of(&[&format!("{name}={value}")]).unwrap();
+            }
         }
-        let point = parse(&table).unwrap();
-        assert_eq!((point.schedule, point.order, point.runs_max), (Schedule::Adaptive, Order::Auto, 7));
-        assert_eq!((point.memory, point.cache_size), (Size(9 << 20), Some(Size(9 << 20))));
-        assert_eq!((point.pending_max, point.follows_successors, point.memtable_size), (7, false, Some(Size(9 << 20))));
+        // The default point is the one that all of its own values make.
+        let defaults = listed.iter().filter_map(|it| Some(format!("{}={}", it.name, it.default.as_ref()?)));
+        let defaults: Vec<_> = defaults.collect();
+        assert_eq!(point_of(&defaults.iter().map(|it| &**it).collect::<Vec<_>>()).unwrap(), Point::default());
+        let names: std::collections::BTreeSet<_> = listed.iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), listed.len());
+    }
+
+    #[test]
+    fn values_of_files_are_numbers_or_text() {
+        let read = |text: &str| parse(&toml::from_str(text).unwrap());
+        let point =
+            read("store = 'cuckoo'\nneighbors = 7\ncache-size = '9M'\nmemory = 4194304\norder = 'auto'").unwrap();
+        assert!(point.is_mapped && point.weighs_order && point.neighbors == 7);
+        let sizes = point.design.sizes;
+        assert_eq!((sizes.memory.0, sizes.cache.map(|it| it.0)), (4 << 20, Some(9 << 20)));
+        for refused in ["memory = -1", "memory = '3 apples'", "memory = 1.5", "threshold = [1]", "read-on = true"] {
+            assert!(read(refused).is_err(), "{refused}");
+        }
     }
 
     #[test]
     fn an_unknown_name_or_value_is_refused_with_the_nearest_name_or_the_accepted_values() {
-        let refused = |text: &str| set(&mut Table::new(), text).unwrap_err().to_string();
+        let refused = |text: &str| point_of(&[text]).unwrap_err().to_string();
         assert_eq!(refused("treshold=4"), "there is no dimension \"treshold\"; did you mean \"threshold\"?");
         assert_eq!(refused("threshold"), "\"threshold\": write dimension=value");
         assert_eq!(refused("=4"), "there is no dimension \"\"");
-        for value in ["many", "-1", "4294967296", ""] {
-            let said = format!("threshold={value}: it takes a whole number from 0 to 4294967295");
-            assert_eq!(refused(&format!("threshold={value}")), said);
-        }
-        assert_eq!(refused("schedule=lasy"), "schedule=lasy: it takes: eager, lazy, pool, exhaustive, adaptive");
-        assert!(refused("memory=lots").starts_with("memory: \"lots\": not a size; "), "{}", refused("memory=lots"));
-        assert!(refused("memory=99999999T").starts_with("memory: \"99999999T\": more than "));
+        assert_eq!(refused("threshold=many"), "threshold=many: it takes 1 to 1048576");
+        assert_eq!(refused("schedule=lasy"), "schedule=lasy: it takes eager, lazy, pool, exhaustive, adaptive");
+        assert_eq!(refused("store=tabel"), "store=tabel: it takes table, memory, cuckoo");
+        assert_eq!(refused("container-size=1"), "container-size=1: it takes size of 4k to 1G");
+    }
+
+    #[test]
+    fn the_documentation_lists_all_dimensions() {
+        let page = include_str!("../../../../docs/lab.md");
+        let row = |Listed { name, values, default, about }: Listed| {
+            let default = default.map(|it| format!("`{it}`")).unwrap_or_default();
+            format!("| `{name}` | {values} | {default} | {about} |\n")
+        };
+        let head = ["| Dimension | Values | Default | Effect |\n|---|---|---|---|\n".to_owned()];
+        let list = head.into_iter().chain(listed().into_iter().map(row)).collect::<String>();
+        assert!(page.contains(&list), "docs/lab.md must have this list:\n{list}");
     }
 }

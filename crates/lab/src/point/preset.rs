@@ -1,12 +1,13 @@
 //! Points that have names: `presets/*.toml`, and files of the same form.
 
 use anyhow::{Context, Result};
+use onefold_engine::identify::IndexPreset;
 use serde::Deserialize;
-use toml::Table;
+use toml::{Table, Value};
 
 use crate::files::{Embedded, embedded, from_toml, names_of, text_of, text_of_path};
 use crate::point::Point;
-use crate::point::dimension;
+use crate::point::dimension::{self, unknown};
 
 /// A point with a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,6 +27,8 @@ pub struct Preset {
 struct File {
     about: String,
     source: String,
+    /// The preset of backups whose dimensions it has, unless it sets others.
+    index: Option<String>,
     #[serde(default)]
     point: Table,
 }
@@ -37,7 +40,14 @@ const PRESETS: Embedded = embedded!["presets":
 impl Preset {
     /// Reads a preset.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let File { about, source, point } = from_toml(text).with_context(|| format!("preset {name}"))?;
+        let File { about, source, index, mut point } = from_toml(text).with_context(|| format!("preset {name}"))?;
+        if let Some(index) = index {
+            let names = IndexPreset::all().map(IndexPreset::name);
+            let preset = IndexPreset::named(&index).ok_or_else(|| unknown("preset of backups", &index, names));
+            for (dimension, value) in preset.with_context(|| format!("preset {name}"))?.dimensions() {
+                point.entry(*dimension).or_insert_with(|| Value::String((*value).to_owned()));
+            }
+        }
         dimension::parse(&point).with_context(|| format!("preset {name}"))?;
         Ok(Self { name: name.to_owned(), about, source, dimensions: point })
     }
@@ -74,18 +84,17 @@ pub fn all() -> Result<Vec<Preset>> {
 
 #[cfg(test)]
 mod tests {
-    use onefold_engine::identify::{IndexOptions, IndexPreset, StoreKind};
+    use onefold_engine::identify::{IndexOptions, PrefetchUnit, Schedule, StoreKind};
 
     use super::*;
     use crate::files::{names_in, sorted};
-    use crate::point::{Schedule, Store};
 
     #[test]
     fn all_files_are_known_and_can_work() {
         assert_eq!(names_in("presets"), sorted(names()));
         for preset in all().unwrap() {
             let point = preset.with(&[]).unwrap();
-            if point.store == Store::Cuckoo {
+            if point.is_mapped {
                 point.mapped_options(1.0).unwrap();
             } else {
                 point.index_options().unwrap();
@@ -114,10 +123,18 @@ mod tests {
         assert_eq!(adaptive, Point::default());
         let lazy = Preset::named("lazy").unwrap();
         let sets = |assignment: &str| lazy.with(&[assignment.to_owned()]);
-        assert_eq!(sets("threshold=4").unwrap().threshold, 4);
-        assert_eq!(sets("schedule=pool").unwrap().schedule, Schedule::Pool);
+        let schedule = |assignment: &str| sets(assignment).unwrap().design.options.schedule;
+        assert_eq!(schedule("threshold=4"), Schedule::Lazy { threshold: 4 });
+        assert_eq!(schedule("schedule=pool"), Schedule::Pool { candidates: 2_048 });
         let error = format!("{:#}", sets("store=cuckoo").unwrap_err());
         assert!(error.starts_with("preset lazy: store=cuckoo answers each chunk at once"), "{error}");
+        let of = |index: &str| {
+            Preset::parse("own", &format!("about = ''\nsource = ''\nindex = '{index}'\n[point]\nfollowing = 2"))
+        };
+        let unit = of("edll").unwrap().with(&[]).unwrap().design.options.unit;
+        assert_eq!(unit, PrefetchUnit::Segment { following: 2 });
+        let error = format!("{:#}", of("edl").unwrap_err());
+        assert_eq!(error, "preset own: there is no preset of backups \"edl\"; did you mean \"edll\"?");
         let error = Preset::named("lasy").unwrap_err().to_string();
         assert_eq!(error, "there is no preset \"lasy\"; did you mean \"lazy\"?");
         assert!(Preset::named("./nothing.toml").unwrap_err().to_string().contains("./nothing.toml"));

@@ -7,10 +7,10 @@
 //! have no cache, so their number is halved until they take at most a quarter of the memory.
 
 use anyhow::{Context, Result, ensure};
+use onefold_engine::identify::design::Size;
 use onefold_engine::identify::{IndexOptions, Schedule};
 use toml::Value;
 
-use crate::point::memory::Size;
 use crate::point::preset::Preset;
 use crate::point::{Point, dimension};
 
@@ -30,7 +30,7 @@ const SHARED: [&str; 6] = ["memory", "filter-size", "filter-hashes", "cache-size
 /// One part of the memory in so many may be taken by pending chunks.
 const PENDING_SHARE: usize = 4;
 /// Fewest pending chunks that their limit is lowered to.
-const PENDING_MIN: u32 = 64;
+const PENDING_MIN: usize = 64;
 
 /// Rule for the length of windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +103,7 @@ impl Rules {
 
     /// Returns the memory of each contender.
     pub fn memory(&self) -> Result<Size> {
-        Ok(self.point(ADAPTIVE, Windows::Preset)?.memory)
+        Ok(self.point(ADAPTIVE, Windows::Preset)?.design.sizes.memory)
     }
 
     fn point(&self, schedule: &str, windows: Windows) -> Result<Point> {
@@ -136,27 +136,29 @@ impl Rules {
         if self.set.iter().any(|assignment| assignment.trim_start().starts_with("pending-")) {
             return;
         }
-        let memory = usize::try_from(point.memory.0).unwrap_or(usize::MAX);
-        while PENDING_MIN < point.pending_max && memory / PENDING_SHARE < pending_bytes(point) {
-            point.pending_max = (point.pending_max / 2).max(PENDING_MIN);
-            point.pending_age_max = (point.pending_age_max / 2).max(PENDING_MIN);
+        let memory = usize::try_from(point.design.sizes.memory.0).unwrap_or(usize::MAX);
+        let options = &mut point.design.options;
+        while PENDING_MIN < options.pending_max && memory / PENDING_SHARE < pending_bytes(options) {
+            options.pending_max = (options.pending_max / 2).max(PENDING_MIN);
+            options.pending_age_max = (options.pending_age_max / 2).max(PENDING_MIN as u64);
         }
     }
 }
 
 /// Returns the memory that an index takes for pending chunks.
-fn pending_bytes(point: &Point) -> usize {
+fn pending_bytes(options: &IndexOptions) -> usize {
     let with = |pending_max, pending_age_max| {
         let schedule = Schedule::Eager;
         IndexOptions { schedule, pending_max, pending_age_max, ..IndexOptions::for_memory(0) }.memory_bytes()
     };
-    with(point.pending_max as usize, point.pending_age_max.into()).saturating_sub(with(0, 0))
+    with(options.pending_max, options.pending_age_max).saturating_sub(with(0, 0))
 }
 
 #[cfg(test)]
 mod tests {
+    use onefold_engine::identify::WindowRule;
+
     use super::*;
-    use crate::point::Window;
 
     fn contenders(set: &[&str], windows: &[u32]) -> Result<Vec<Contender>> {
         let set = set.iter().map(|it| (*it).to_owned()).collect();
@@ -171,26 +173,26 @@ mod tests {
         assert_eq!(all.len(), 1 + 4 * 9);
         for Contender { schedule, windows, point } in &all {
             let default = Point::default();
-            assert_eq!((point.memory, point.filter_size, point.cache_size), (default.memory, None, None), "{schedule}");
-            assert_eq!((point.filter_hashes, point.reads, point.memtable_size), (default.filter_hashes, None, None));
+            assert_eq!(point.design.sizes, default.design.sizes, "{schedule}");
             let options = point.index_options().unwrap();
+            assert_eq!((options.filter_hashes, options.reads), (default.design.options.filter_hashes, None));
             assert_eq!(options.memory_bytes(), 256 << 20, "{schedule} {windows}");
             if let Windows::Fixed(records) = windows {
-                assert_eq!(
-                    (point.window, point.window_records, point.follows_successors),
-                    (Window::Fixed, *records, false)
-                );
+                let rule = WindowRule::Fixed(*records);
+                assert_eq!((options.window, options.follows_successors), (rule, false));
             }
         }
         let lazy = all.iter().find(|contender| contender.schedule == "lazy").unwrap();
-        assert_eq!((lazy.point.threshold, lazy.point.pending_max, lazy.point.pending_age_max), (32, 65_536, 1 << 20));
+        let options = &lazy.point.design.options;
+        assert_eq!(options.schedule, Schedule::Lazy { threshold: 32 });
+        assert_eq!((options.pending_max, options.pending_age_max), (65_536, 1 << 20));
     }
 
     #[test]
     fn in_a_small_memory_fewer_chunks_are_pending_and_windows_that_do_not_fit_are_left_out() {
         let all = contenders(&["memory=24M"], &[16, 1 << 18]).unwrap();
         for Contender { schedule, point, .. } in &all[1..] {
-            assert!(pending_bytes(point) <= 6 << 20, "{schedule}: {point:?}");
+            assert!(pending_bytes(&point.design.options) <= 6 << 20, "{schedule}: {point:?}");
             point.index_options().unwrap();
         }
         let lazy: Vec<_> = all.iter().filter(|contender| contender.schedule == "lazy").collect();
@@ -198,9 +200,9 @@ mod tests {
             lazy.iter().map(|it| it.windows).collect::<Vec<_>>(),
             [Windows::Fixed(16), Windows::Adaptive, Windows::Preset]
         );
-        assert!(4096 < lazy[0].point.pending_max && lazy[0].point.pending_max < 65_536);
+        assert!(4096 < lazy[0].point.design.options.pending_max && lazy[0].point.design.options.pending_max < 65_536);
         let set = contenders(&["pending-max=20000"], &[16]).unwrap();
-        assert!(set.iter().all(|contender| contender.point.pending_max == 20_000));
+        assert!(set.iter().all(|contender| contender.point.design.options.pending_max == 20_000));
     }
 
     #[test]

@@ -4,7 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use onefold_lab::adversarial::CHUNKS_MAX;
+use onefold_lab::point::dimension::{Listed, listed};
 use onefold_lab::regret::contender::WINDOWS;
+
+/// Returns help on `--set`: all dimensions with their values.
+fn set_help(about: &str) -> String {
+    let lines =
+        listed().into_iter().map(|Listed { name, values, .. }| format!("\n  {name}={}", values.replace(", ", "|")));
+    format!("{about}. `onefold lab presets --dimensions` says what each one does:{}", lines.collect::<String>())
+}
 
 /// Memory in proportion to the source.
 #[derive(Args, Debug)]
@@ -24,7 +32,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "preset", value_name = "NAME", default_value = "adaptive")]
     pub(crate) presets: Vec<String>,
     /// Set a dimension of the preset to another value
-    #[arg(long = "set", value_name = "DIMENSION=VALUE")]
+    #[arg(long = "set", value_name = "DIMENSION=VALUE", long_help = set_help("Set a dimension of the preset to another value"))]
     pub(crate) set: Vec<String>,
     /// Device of the index: real (the disk under --scratch), hdd, ssd, nvme, pm, cxl, object-store, or a file of one;
     /// several run one after the other
@@ -62,7 +70,7 @@ pub(crate) struct RegretArgs {
     #[command(flatten)]
     pub(crate) scale: ScaleArgs,
     /// Set a dimension of each contender to another value
-    #[arg(long = "set", value_name = "DIMENSION=VALUE")]
+    #[arg(long = "set", value_name = "DIMENSION=VALUE", long_help = set_help("Set a dimension of each contender to another value"))]
     pub(crate) set: Vec<String>,
     /// Lengths of fixed windows, in records
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = WINDOWS)]

@@ -12,7 +12,7 @@ use onefold_lab::experiment::inputs::Inputs;
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
-use onefold_lab::point::DIMENSIONS;
+use onefold_lab::point::dimension::{Listed, listed};
 use onefold_lab::point::preset::{self, Preset};
 use onefold_lab::regret::contender::Rules;
 use onefold_lab::regret::{Chunks, Comparison, table};
@@ -153,14 +153,13 @@ fn write(dir: &Path, name: &str, findings: &Findings) -> Result<()> {
 /// Lists presets, or dimensions.
 pub(crate) fn presets(output: &Output, args: &PresetsArgs) -> Result<()> {
     if args.dimensions {
-        for dimension in DIMENSIONS {
+        for dimension in listed() {
             if output.json {
-                output.message(&DimensionListed::from(dimension))?;
+                output.message(&DimensionListed::from(&dimension))?;
             } else {
-                output.line(format!(
-                    "{:<16} {}\n{:16} values: {}",
-                    dimension.name, dimension.about, "", dimension.values
-                ))?;
+                let Listed { name, values, default, about } = &dimension;
+                let default = default.as_ref().map(|value| format!("; default: {value}")).unwrap_or_default();
+                output.line(format!("{name:<16} {about}\n{:16} values: {values}{default}", ""))?;
             }
         }
         return Ok(());

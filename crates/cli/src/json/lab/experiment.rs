@@ -2,7 +2,7 @@
 
 use onefold_lab::experiment::catalog::Experiment;
 use onefold_lab::findings::Findings;
-use onefold_lab::point::dimension::Dimension;
+use onefold_lab::point::dimension::{Listed, text_of};
 use onefold_lab::point::preset::Preset;
 use serde::Serialize;
 
@@ -36,8 +36,7 @@ pub(crate) struct PresetListed<'a> {
 impl<'a> From<&'a Preset> for PresetListed<'a> {
     fn from(preset: &'a Preset) -> Self {
         let Preset { name, about, source, dimensions } = preset;
-        let shown = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let dimensions = dimensions.iter().map(|(name, value)| (&**name, shown(value))).collect();
+        let dimensions = dimensions.iter().map(|(name, value)| (&**name, text_of(value))).collect();
         Self { name, about, source, dimensions }
     }
 }
@@ -45,15 +44,17 @@ impl<'a> From<&'a Preset> for PresetListed<'a> {
 /// `lab presets --dimensions`: one of them.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "dimension")]
-pub(crate) struct DimensionListed {
-    name: &'static str,
-    values: &'static str,
-    about: &'static str,
+pub(crate) struct DimensionListed<'a> {
+    name: &'a str,
+    values: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default: Option<&'a str>,
+    about: &'a str,
 }
 
-impl From<&Dimension> for DimensionListed {
-    fn from(&Dimension { name, values, about, .. }: &Dimension) -> Self {
-        Self { name, values, about }
+impl<'a> From<&'a Listed> for DimensionListed<'a> {
+    fn from(Listed { name, values, default, about }: &'a Listed) -> Self {
+        Self { name, values, default: default.as_deref(), about }
     }
 }
 
