@@ -137,6 +137,28 @@ fn a_sample_is_as_large_as_wanted_and_finds_the_duplicates_of_versions() {
     }
 }
 
+#[test]
+fn holes_of_large_files_are_known_without_being_sampled() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    for version in 0..2 {
+        let image = fs::File::create(root.join(format!("disk-{version}"))).unwrap();
+        for part in 0_u64..16 {
+            image.write_all_at(&noise(part, 1 << 20), part * (16 << 20)).unwrap();
+        }
+        image.set_len(256 << 20).unwrap();
+    }
+    let scanned = scanned(&[root], Sample::Bytes(4 << 20));
+    assert_eq!(scanned.survey.hole_bytes, 480 << 20);
+    assert!((3 << 20..=5 << 20).contains(&scanned.reading.bytes), "{:?}", scanned.reading);
+    let whole = Whole::of(&scanned);
+    assert!((whole.data_bytes - float(32 << 20)).abs() < 1.0, "{whole:?}");
+    let scan = scanned.rules.iter().find(|scan| scan.rule == Rule::Content(8 << 10)).unwrap();
+    let Prediction { dedup_ratio, stored_bytes, .. } = Prediction::of(&scanned, &whole, scan, MEMORY_BYTES, 2);
+    assert!((1.8..=2.1).contains(&dedup_ratio.value), "{dedup_ratio:?}");
+    assert!(stored_bytes.low <= float(16 << 20) && float(16 << 20) <= stored_bytes.high, "{stored_bytes:?}");
+}
+
 /// Tables that are too small for all chunks: chunks of 4 KiB from 40 MiB in 4,096 slots.
 #[test]
 fn a_table_that_is_full_estimates_within_its_error() {
@@ -188,6 +210,8 @@ fn shares_add_up_to_the_budget() {
             let threads = Budget::threads(bytes, threads);
             let shares = Shares::of(bytes, threads);
             assert!(1 << 14 <= shares.slots, "{mebibytes} MiB, {threads} threads: {shares:?}");
+            // As docs/advise.md states.
+            assert!((mebibytes, threads) != (64, 1) || shares.slots == 1 << 15, "{shares:?}");
             assert!(distinct::worst_deviation(shares.slots) < 0.025, "{shares:?}");
             assert!(shares.memory_bytes(threads) <= bytes, "{mebibytes} MiB, {threads} threads: {shares:?}");
         }

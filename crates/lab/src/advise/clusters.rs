@@ -27,8 +27,10 @@ pub(super) const EXTENT_BYTES_MAX: u64 = 16 << 20;
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Most extents of a file; those of larger files are longer.
 pub(super) const EXTENTS_MAX: u64 = 1 << 16;
-/// The same extent of all files of a cluster is to be this part of the sample, if extents of the shortest length allow it.
-const UNITS_WANTED: u64 = 80;
+/// The same extent of all files of a cluster is to be this part of the sample, if extents of the shortest length allow it. Files that change in
+/// place need no long ones, and the more there are the less they differ from the whole; insertions move bytes out of short ones.
+const UNITS_WANTED: u64 = 320;
+const UNITS_WANTED_SHIFTED: u64 = 80;
 /// A cluster of up to this many files may be versions of one.
 const VERSIONS_MAX: u64 = 64;
 /// Such a cluster is too large if its least unit is a larger part of the sample; of two, the second is for clusters of more files.
@@ -104,12 +106,9 @@ impl Clusters {
             }
         }
         let (key, bucket) = found;
-        Cluster {
-            key,
-            largest: bucket.largest,
-            extent_bytes: self.extent_bytes(bucket),
-            has_insertions: bucket.smallest < bucket.largest && (bucket.smallest | bucket.largest) % PAGE_BYTES != 0,
-        }
+        let has_insertions = bucket.smallest < bucket.largest && (bucket.smallest | bucket.largest) % PAGE_BYTES != 0;
+        let units = if has_insertions { UNITS_WANTED_SHIFTED } else { UNITS_WANTED };
+        Cluster { key, largest: bucket.largest, extent_bytes: self.extent_bytes(bucket, units), has_insertions }
     }
 
     fn is_too_large(&self, bucket: Bucket) -> bool {
@@ -119,10 +118,10 @@ impl Clusters {
         (self.wanted / parts).max(BUCKET_SHARE * (self.total / BUCKETS as u64)) < unit
     }
 
-    fn extent_bytes(&self, bucket: Bucket) -> u64 {
+    fn extent_bytes(&self, bucket: Bucket, units: u64) -> u64 {
         // As many versions as if all were as large as the largest.
         let versions = bucket.bytes / bucket.largest.max(1);
-        let len = (self.wanted / UNITS_WANTED / versions.max(1)).clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX);
+        let len = (self.wanted / units / versions.max(1)).clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX);
         let len = len.max(bucket.largest / EXTENTS_MAX);
         let multiple = if len < BLOCK_BYTES { EXTENT_BYTES_MIN } else { BLOCK_BYTES };
         len / multiple * multiple

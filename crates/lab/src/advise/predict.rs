@@ -71,8 +71,9 @@ impl Whole {
         let (totals, reading) = (&scanned.survey.totals, &scanned.reading);
         let read = float(reading.bytes);
         let covered = float(reading.bytes.saturating_add(reading.hole_bytes));
+        let wanted = totals.bytes.saturating_sub(scanned.survey.hole_bytes);
         let data_bytes =
-            if scanned.survey.is_everything() || covered == 0.0 { read } else { float(totals.bytes) * read / covered };
+            if scanned.survey.is_everything() || covered == 0.0 { read } else { float(wanted) * read / covered };
         let scale = if read == 0.0 { 1.0 } else { data_bytes / read };
         let read_seconds = reading.time.as_secs_f64() * scale;
         Self {

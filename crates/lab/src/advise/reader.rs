@@ -60,7 +60,7 @@ pub struct Reading {
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Bytes of holes.
+    /// Bytes of holes, but for those of files that are divided.
     pub hole_bytes: u64,
     /// Files, and extents of files, that were read.
     pub streams: u64,
@@ -193,8 +193,11 @@ impl<'a> Reader<'a> {
                 None => end..end,
             };
             if offset < data.start && !is_unsized {
-                self.reading.hole_bytes += data.start - offset;
-                extent.unit.cover(&mut self.reading.covered_holes, data.start - offset);
+                // The survey knows the holes of files that are divided.
+                if !extent.unit.is_divided() {
+                    self.reading.hole_bytes += data.start - offset;
+                    extent.unit.cover(&mut self.reading.covered_holes, data.start - offset);
+                }
                 self.end_run(RunEnd::Hole, extent.unit)?;
             }
             offset = data.start;

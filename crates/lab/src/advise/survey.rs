@@ -5,10 +5,11 @@
 //! of units by length, each read in the same proportion (stratified cluster sampling, proportional allocation), keep a few
 //! large files from deciding. Units form random groups, from which the error is estimated.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use onefold_engine::io::tree::EntryKind;
+use onefold_engine::io::tree::{EntryKind, SourceFile};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::source::walk::{Event, Item, Walk};
 use twox_hash::XxHash3_64;
@@ -68,6 +69,8 @@ pub struct Survey {
     pub totals: Totals,
     /// Bytes of each class.
     pub class_bytes: [u64; CLASSES],
+    /// Bytes of holes in files that are divided. They are in no class: it is known where they are, and what they take.
+    pub hole_bytes: u64,
     /// Chooses among all units of this size; `None` where everything is read, and files are not divided.
     choice: Option<Choice>,
     /// Bytes after which reading ends.
@@ -101,6 +104,11 @@ pub struct UnitOf {
 pub type Covered = [[u64; GROUPS]; CLASSES];
 
 impl UnitOf {
+    /// Returns true if it is a part of files that are divided.
+    pub fn is_divided(self) -> bool {
+        CLASS_DIVIDED <= usize::from(self.class)
+    }
+
     /// Adds bytes of it.
     pub fn cover(self, covered: &mut Covered, bytes: u64) {
         let class = covered.get_mut(usize::from(self.class));
@@ -139,10 +147,12 @@ impl Survey {
         let totals = each_file(walk()?, roots, monitor, &mut |item| clusters.add(item))?;
         if totals.bytes <= wanted {
             let class_bytes = std::array::from_fn(|class| if class == 0 { totals.bytes } else { 0 });
-            return Ok(Self { totals, class_bytes, choice: None, bytes_max: u64::MAX });
+            let (choice, bytes_max) = (None, u64::MAX);
+            return Ok(Self { totals, class_bytes, hole_bytes: 0, choice, bytes_max });
         }
         let mut histogram = Histogram::default();
         let mut divided_bytes = [0_u64; EXTENT_POWERS];
+        let mut hole_bytes = 0;
         each_file(walk()?, roots, monitor, &mut |item| {
             let cluster = clusters.of(item);
             let size = item.metadata.size;
@@ -151,11 +161,20 @@ impl Survey {
             {
                 *bytes = bytes.saturating_add(size);
             }
-            units(cluster, size, seed).for_each(|unit| histogram.add(&unit));
+            let mut data = (cluster.extent_bytes < cluster.largest).then(|| Data::of(item));
+            for mut unit in units(cluster, size, seed) {
+                if let Some(data) = &mut data {
+                    let len = data.within(unit.offset..unit.offset + unit.len);
+                    hole_bytes += unit.len - len;
+                    unit.len = len;
+                }
+                histogram.add(&unit);
+            }
         })?;
         let (thresholds, class_bytes, chosen) = histogram.choose(wanted);
         let choice = Choice { clusters, seed, thresholds, divided_bytes };
-        Ok(Self { totals, class_bytes, choice: Some(choice), bytes_max: chosen.saturating_mul(OVERRUN.0) / OVERRUN.1 })
+        let bytes_max = chosen.saturating_mul(OVERRUN.0) / OVERRUN.1;
+        Ok(Self { totals, class_bytes, hole_bytes, choice: Some(choice), bytes_max })
     }
 
     /// Returns true if everything is to be read.
@@ -266,6 +285,42 @@ pub fn is_stream(item: &Item, roots: &[PathBuf]) -> bool {
         EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice => {
             false
         }
+    }
+}
+
+/// Data of a file between its holes.
+struct Data {
+    /// The file; `None` where it cannot be opened, which is reported when it is read.
+    file: Option<Box<dyn SourceFile>>,
+    /// Offset for which the file was asked last, and the next range of data from there on.
+    asked: u64,
+    next: Range<u64>,
+}
+
+impl Data {
+    fn of(item: &Item) -> Self {
+        Self { file: item.location.open().ok(), asked: 0, next: 0..0 }
+    }
+
+    /// Returns the bytes of data in a range. Where the file does not say, all are.
+    fn within(&mut self, range: Range<u64>) -> u64 {
+        let (mut offset, mut sum) = (range.start, 0);
+        while offset < range.end {
+            if offset < self.asked || self.next.end <= offset {
+                let found = self.file.as_mut().and_then(|file| file.next_data(offset).ok());
+                self.next = match found {
+                    Some(Some(next)) if offset < next.end => next,
+                    // No data follows.
+                    Some(None) => u64::MAX..u64::MAX,
+                    _ => return sum + (range.end - offset),
+                };
+                self.asked = offset;
+            }
+            let (start, end) = (self.next.start.max(offset), self.next.end.min(range.end));
+            sum += end.saturating_sub(start);
+            offset = if start < end { end } else { range.end };
+        }
+        sum
     }
 }
 

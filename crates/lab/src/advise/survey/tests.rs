@@ -43,7 +43,7 @@ fn survey(files: &[(String, u64)], wanted: u64) -> Survey {
     }
     let (thresholds, class_bytes, chosen) = histogram.choose(wanted);
     let choice = Choice { clusters, seed: 1, thresholds, divided_bytes: [0; EXTENT_POWERS] };
-    Survey { totals, class_bytes, choice: Some(choice), bytes_max: chosen }
+    Survey { totals, class_bytes, hole_bytes: 0, choice: Some(choice), bytes_max: chosen }
 }
 
 fn chosen(survey: &Survey, path: &str, size: u64) -> Vec<Extent> {
