@@ -14,10 +14,9 @@ use crate::identify::design::dimension::{
     ANY_NUMBER, ANY_SIZE, Bytes, Dimension, Named, Number, SIZE_MAX, Values, same_variant, set_all,
 };
 pub use crate::identify::design::size::Size;
-use crate::identify::options::{
-    IndexOptions, Order, PrefetchUnit, Prelookup, SAMPLING_RATIO, Schedule, StoreKind, WINDOW_RECORDS, WindowRule,
-};
-use crate::identify::sampling::Sampling;
+use crate::identify::locality::arrival_log::WINDOW_RECORDS;
+use crate::identify::options::{IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
+use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
 use crate::identify::segmenting::Segmenting;
 use crate::kv::{BucketReads, RunOrder};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::identify::exact::arrivals::ARRIVAL_BYTES;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::exact::stream_queue::{QUEUE_MIN, WAITING_BYTES};
-use crate::identify::locality::arrival_log::{COPY_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
+use crate::identify::locality::arrival_log::{COPY_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES, WINDOW_RECORDS};
 use crate::identify::locality::frame::FRAME_BYTES;
-use crate::identify::sampling::Sampling;
+use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
 use crate::identify::schedule::planner::PLANNING_BYTES;
 use crate::identify::segmenting::Segmenting;
 use crate::kv::{

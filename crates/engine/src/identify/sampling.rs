@@ -3,6 +3,9 @@
 use crate::identify::segmenting::selector;
 use crate::types::Fingerprint;
 
+/// Chunks of which one is sampled, unless it is set (Fu et al., FAST 2015, section 4.3).
+pub(in crate::identify) const SAMPLING_RATIO: u32 = 256;
+
 /// Which chunks of a stream segment are sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sampling {

@@ -162,11 +162,12 @@ mod tests {
     #[test]
     fn the_documentation_lists_all_dimensions() {
         let page = include_str!("../../../../docs/lab.md");
-        let mut list = "| Dimension | Values | Default | Effect |\n|---|---|---|---|\n".to_owned();
-        for Listed { name, values, default, about } in listed() {
+        let row = |Listed { name, values, default, about }: Listed| {
             let default = default.map(|it| format!("`{it}`")).unwrap_or_default();
-            list.push_str(&format!("| `{name}` | {values} | {default} | {about} |\n"));
-        }
+            format!("| `{name}` | {values} | {default} | {about} |\n")
+        };
+        let head = ["| Dimension | Values | Default | Effect |\n|---|---|---|---|\n".to_owned()];
+        let list = head.into_iter().chain(listed().into_iter().map(row)).collect::<String>();
         assert!(page.contains(&list), "docs/lab.md must have this list:\n{list}");
     }
 }

@@ -163,9 +163,9 @@ impl Point {
     pub fn check(&self) -> Result<()> {
         ADDED_DIMENSIONS.iter().try_for_each(|dimension| dimension.check(self))?;
         if self.is_mapped {
-            self.check_mapped()?
+            self.check_mapped()?;
         } else {
-            self.check_engine()?
+            self.check_engine()?;
         }
         Ok(self.design.check()?)
     }

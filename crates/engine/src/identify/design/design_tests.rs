@@ -206,7 +206,7 @@ fn parts_without_a_size_take_the_rest() {
     assert_eq!(options.filter_bytes, options.filter_bytes_max / 16);
     let is_filled = |options: &IndexOptions| {
         let taken = options.memory_bytes();
-        (64 << 20) - 1024 <= taken && taken <= 64 << 20
+        ((64 << 20) - 1024..=64 << 20).contains(&taken)
     };
     let options = built(&[("filter-size", "16M"), ("schedule", "eager")]);
     assert!(options.filter_bytes == 16 << 20 && 8 << 20 < options.cache_bytes && is_filled(&options), "{options:?}");

@@ -30,6 +30,9 @@ pub(in crate::identify) const LOG_PAGE_RECORDS: usize = LogRecord::PER_FRAME;
 /// memory while they are being written.
 pub(in crate::identify) const TAIL_PAGES: usize = 128;
 
+/// Most records of a window around a hit, unless it is set.
+pub(in crate::identify) const WINDOW_RECORDS: u32 = 16_384;
+
 /// Pages that one call of a compaction copies.
 const COPIED_PAGES: usize = 32;
 /// Memory of a compaction.
