@@ -353,10 +353,6 @@ pub(in crate::identify) const SMALL_BYTES: usize = 24 << 20;
 /// let within a tenth of the fewest false positives pass.
 const FILTER_HASHES: u32 = 5;
 
-/// Most records of a window, and chunks of which one is sampled (Fu et al., FAST 2015, section 4.3), unless they are set.
-pub(in crate::identify) const WINDOW_RECORDS: u32 = 16_384;
-pub(in crate::identify) const SAMPLING_RATIO: u32 = 256;
-
 /// Share of its greatest size with which a filter starts, unless it is given a size: one part in so many.
 pub const FILTER_START_SHARE: usize = 16;
 
