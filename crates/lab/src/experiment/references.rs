@@ -295,7 +295,7 @@ fn claims(
             "",
             backward.divided(&of(Way::Sequential, before)),
             None,
-            "A duplicate ends its search early, and few names fit a nearer cache.",
+            "A duplicate ends its search early, and few names fit in a nearer cache.",
         ),
         claim(
             format!("The speedup of {threads} threads, divided by their number, with {most} blocks"),

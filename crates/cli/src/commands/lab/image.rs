@@ -218,7 +218,7 @@ fn compact(settings: &Settings, output: &Output, path: &Path) -> Result<()> {
     if output.json {
         return Ok(output.message(&ImageCompacted { entries_joined, stats })?);
     }
-    output.note(&format!("the index has {} less", text::count(entries_joined, "entry")));
+    output.note(&format!("the index has {entries_joined} entries less"));
     show(output, &stats)
 }
 

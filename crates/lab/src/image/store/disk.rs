@@ -36,6 +36,11 @@ pub(super) fn newest(disk: &dyn Disk) -> Result<(Option<u64>, Vec<PathBuf>)> {
     Ok((newest, names.iter().filter(is_old).map(PathBuf::from).collect()))
 }
 
+/// Returns true if a file has the name of a checkpoint.
+pub(super) fn is_checkpoint(path: &Path) -> bool {
+    path.to_str().is_some_and(|name| name.starts_with(CHECKPOINT))
+}
+
 /// Creates a file, in place of one that a failed attempt has left.
 pub(super) fn create_again(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
     match disk.remove(path) {

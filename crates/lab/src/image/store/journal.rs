@@ -1,7 +1,8 @@
 //! The journal: changes since a checkpoint, in frames with checksums.
 //!
 //! A frame is written in one piece, after the frame before it is durable. So a crash can tear the last frame only: an invalid frame
-//! with a valid one behind it is damage. Frames begin at multiples of a sector, where the search for a later one looks.
+//! with a valid one behind it is damage. Frames begin at multiples of a sector, where the search for a later one looks. A frame without changes ends the
+//! journal of a store that was closed, and the next frame is written over it.
 
 use onefold_engine::codec::{DecodeError, Decoded, Reader, put_varint};
 
@@ -94,16 +95,19 @@ fn frame_at(bytes: &[u8], checkpoint: u64) -> Option<Frame<'_>> {
     let changes = rest.get(..len)?;
     let is_valid = checked && magic == MAGIC && of == checkpoint && crc32c::crc32c(changes) == checksum;
     let len = (HEADER_BYTES + len).next_multiple_of(SECTOR_BYTES);
+    let is_valid = is_valid && len <= bytes.len();
     is_valid.then_some(Frame { sequence, changes, len })
 }
 
-/// The valid part of a journal.
+/// The valid part of a journal, without the frame that ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Read {
     /// Its bytes.
     pub(super) len: u64,
-    /// The number of the next frame.
+    /// The number of the next frame, which is written over the frame that ends it.
     pub(super) sequence: u64,
+    /// True if a frame without changes ends it: all frames before that one are durable.
+    pub(super) is_ended: bool,
 }
 
 /// Reads the changes of a journal in their order. Ends at a frame that is not whole, unless a later one is: that is damage.
@@ -116,8 +120,13 @@ pub(super) fn read(
     let mut offset = 0;
     while let Some(frame) = bytes.get(offset..).and_then(|bytes| frame_at(bytes, checkpoint)) {
         let error = |reason| DecodeError { offset, reason };
-        if frame.sequence != read.sequence {
+        if frame.sequence != read.sequence || read.is_ended {
             return Err(error("a frame is missing"));
+        }
+        if frame.changes.is_empty() {
+            offset += frame.len;
+            read.is_ended = true;
+            continue;
         }
         let mut reader = Reader::new(frame.changes);
         while reader.offset() < frame.changes.len() {
@@ -125,7 +134,7 @@ pub(super) fn read(
             apply(change).map_err(error)?;
         }
         offset += frame.len;
-        read = Read { len: offset as u64, sequence: read.sequence + 1 };
+        read = Read { len: offset as u64, sequence: read.sequence + 1, is_ended: false };
     }
     let later =
         (offset..bytes.len()).step_by(SECTOR_BYTES).skip(1).find_map(|at| frame_at(bytes.get(at..)?, checkpoint));
@@ -148,7 +157,7 @@ mod tests {
     fn journal(frames: u64) -> Vec<u8> {
         let frame = |sequence: u64| {
             let mut changes = Vec::new();
-            (0..sequence % 3 * 20)
+            (0..sequence % 3 * 20 + 1)
                 .for_each(|at| encode_change(&change(u32::try_from(sequence + at).unwrap()), &mut changes));
             encode_frame(5, sequence, &changes)
         };
@@ -168,13 +177,16 @@ mod tests {
     fn changes_come_back_and_a_torn_end_is_left_out() {
         let whole = journal(6);
         let (all, expected) = changes(&whole).unwrap();
-        assert_eq!(all, Read { len: whole.len() as u64, sequence: 6 });
-        assert_eq!((expected.len(), &expected[0]), (120, &change(1)));
+        assert_eq!(all, Read { len: whole.len() as u64, sequence: 6, is_ended: false });
+        assert_eq!((expected.len(), &expected[0]), (126, &change(0)));
+        let ended = [&whole[..], &encode_frame(5, 6, &[])].concat();
+        assert_eq!(changes(&ended).unwrap(), (Read { is_ended: true, ..all }, expected.clone()));
+        let again = [&ended[..], &encode_frame(5, 6, &[])].concat();
+        assert!(changes(&again).is_err(), "nothing follows the end");
         let before = journal(5).len();
         for cut in before..whole.len() {
             let (read, some) = changes(&whole[..cut]).unwrap();
-            // The bytes that fill the last sector are no part of the frame.
-            assert!(read.sequence == 5 && read.len == before as u64 || some == expected, "{cut}");
+            assert_eq!((read.sequence, read.len, some.len()), (5, before as u64, 126 - 41), "{cut}");
         }
         assert_eq!(changes(&journal(0)).unwrap(), (Read::default(), Vec::new()));
         assert_eq!(read(&whole, 6, |_| Err("of another checkpoint")).unwrap(), Read::default());

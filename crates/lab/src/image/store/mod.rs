@@ -6,8 +6,8 @@
 //! **Order of writing.** A write goes to free space, and its change to a buffer. [`Store::flush`] makes `blocks` durable, then the
 //! frame of the journal that has the changes. A checkpoint is durable under its name before the one before it is removed, and
 //! space that it does not refer to is used again only after that. So after a crash at any call the store opens with the image as it
-//! was after some change, and no change before the last flush is missing. A failed sync is never retried: the store then refuses
-//! all work, and has to be opened again.
+//! was after some change, and no change before the last flush is missing. A failed sync is never retried: the store then refuses all
+//! work, and has to be opened again. A store that was not closed begins with a new checkpoint, since its last sync may have failed.
 //!
 //! **Atomic writes.** A write within a block of 128 KiB that is aligned to its length is seen whole or not at all after a crash. Larger
 //! ones are cut at multiples of 128 KiB, and a crash may keep a first part of them.
@@ -86,7 +86,7 @@ struct Log {
     sequence: u64,
     /// Changes that are not written yet.
     buffer: Vec<u8>,
-    /// True if the last frame has changes: one without follows when the store is closed.
+    /// True if no frame ends the journal: one does when the store is closed.
     is_open: bool,
 }
 

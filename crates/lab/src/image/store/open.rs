@@ -68,7 +68,7 @@ impl Store {
         let journal = disk::publish(&*disk, 1, &[&bytes.0, &bytes.1])?;
         let keys = BlockKeys::new(&key);
         let checkpoint_bytes = (bytes.0.len() + bytes.1.len()) as u64;
-        let log = Log { checkpoint: 1, checkpoint_bytes, ..Log::default() };
+        let log = Log { checkpoint: 1, checkpoint_bytes, is_open: true, ..Log::default() };
         Ok(Self { disk, blocks, journal, state, key, zeros: keys.zeros(), keys, options, log, failed: None })
     }
 
@@ -111,21 +111,22 @@ impl Store {
             let path = disk.display(Path::new(disk::BLOCKS));
             return Err(Error::damaged(path, format_args!("it has less than {end} bytes")));
         }
-        // The name of the checkpoint may not be durable yet: nothing that an older one refers to is written over before.
-        disk.sync_dir(Path::new(""))?;
-        if read.len < bytes.len() as u64 {
-            journal.set_len(read.len)?;
-            journal.sync()?;
-        }
-        for path in old {
-            disk.remove(&path)?;
-        }
         let keys = BlockKeys::new(&header.key);
         let (len, sequence) = (read.len, read.sequence);
         let log = Log { checkpoint: number, checkpoint_bytes, len, sequence, ..Log::default() };
         let options = StoreOptions { level_min: header.level_min, ..options };
         let (key, zeros) = (header.key, keys.zeros());
-        Ok(Self { disk, blocks, journal, state, key, keys, zeros, options, log, failed: None })
+        let mut store = Self { disk, blocks, journal, state, key, keys, zeros, options, log, failed: None };
+        // Otherwise the last sync of another process may have failed, and nothing may rely on what it was to make durable: neither on
+        // the name of the checkpoint nor on the last frame.
+        if !read.is_ended || old.iter().any(|path| disk::is_checkpoint(path)) {
+            store.checkpoint()?;
+            store.or_fail(Self::write_frame)?;
+        }
+        for path in disk::newest(&*store.disk)?.1 {
+            store.disk.remove(&path)?;
+        }
+        Ok(store)
     }
 
     /// Makes all that was written durable.
@@ -138,7 +139,7 @@ impl Store {
         if (self.log.checkpoint_bytes / 4).max(JOURNAL_BYTES) <= self.log.len { self.checkpoint() } else { Ok(()) }
     }
 
-    /// Writes a frame with the buffered changes, after the blocks that they refer to.
+    /// Writes a frame with the buffered changes, after the blocks that they refer to; without changes, the frame that ends the journal.
     fn write_frame(&mut self) -> Result<()> {
         self.blocks.sync()?;
         let log = &mut self.log;
@@ -146,8 +147,11 @@ impl Store {
         self.journal.write_at(log.len, &frame)?;
         self.journal.sync()?;
         log.is_open = !log.buffer.is_empty();
-        log.buffer.clear();
-        (log.len, log.sequence) = (log.len + frame.len() as u64, log.sequence + 1);
+        // The next frame is written over one that ends the journal.
+        if log.is_open {
+            log.buffer.clear();
+            (log.len, log.sequence) = (log.len + frame.len() as u64, log.sequence + 1);
+        }
         Ok(())
     }
 
@@ -163,7 +167,10 @@ impl Store {
         let bytes = encode(&self.state, number, self.key);
         self.journal = disk::publish(&*self.disk, number, &[&bytes.0, &bytes.1])?;
         let checkpoint_bytes = (bytes.0.len() + bytes.1.len()) as u64;
-        let old = std::mem::replace(&mut self.log, Log { checkpoint: number, checkpoint_bytes, ..Log::default() });
+        let old = std::mem::replace(
+            &mut self.log,
+            Log { checkpoint: number, checkpoint_bytes, is_open: true, ..Log::default() },
+        );
         self.state.buddy.reclaim();
         self.disk.remove(&disk::checkpoint_path(old.checkpoint))?;
         self.disk.remove(&disk::journal_path(old.checkpoint))
