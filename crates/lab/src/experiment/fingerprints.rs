@@ -106,6 +106,13 @@ struct Measured {
     costs: Samples,
 }
 
+impl Measured {
+    /// Returns MB/s of a core: for one thread, what other programs on the machine change least.
+    fn of_a_core(&self) -> Samples {
+        Samples(self.costs.0.iter().map(|cost| float(1000) / cost.max(1e-9)).collect())
+    }
+}
+
 type Results = BTreeMap<Row, Measured>;
 
 /// Measures, and returns what to show.
@@ -140,7 +147,8 @@ pub(super) fn measure(
     }
     let notes = vec![
         format!(
-            "Chunks of {} bytes in memory; each thread names {mib} MiB of its own. Medians of {rounds} rounds, by the clock; each round begins with another row.",
+            "Chunks of {} bytes in memory; each thread names {mib} MiB of its own. Medians of {rounds} rounds, by the clock; each round begins with another row. \
+             Claims about one thread are by processor time: the speed of a core that has nothing else to do.",
             spec.chunk
         ),
         format!("Code: {}. All code of a hash had equal results in each round.", words_of_codes(codes)),
@@ -169,6 +177,10 @@ fn rates(results: &Results, row: Row) -> Samples {
     results.get(&row).map(|measured| measured.rates.clone()).unwrap_or_default()
 }
 
+fn of_a_core(results: &Results, row: Row) -> Samples {
+    results.get(&row).map(Measured::of_a_core).unwrap_or_default()
+}
+
 fn table(spec: &FingerprintSpec, rows: &[Row], results: &Results) -> Table {
     let columns = [
         "hash",
@@ -178,6 +190,7 @@ fn table(spec: &FingerprintSpec, rows: &[Row], results: &Results) -> Table {
         "least",
         "most",
         "processor seconds per GB",
+        "MB/s of a core",
         "times one thread of sha-1",
         "paper: MB/s",
     ];
@@ -189,14 +202,15 @@ fn table(spec: &FingerprintSpec, rows: &[Row], results: &Results) -> Table {
         let is_papers = hash == Hash::Sha1 && threads == 1 && code == Code::Baseline;
         let published = is_papers.then_some(spec.published.processor);
         let names = [hash.to_string(), code.name().to_owned()].map(Cell::Text);
-        let numbers = [measured.rates.median(), least, most, measured.costs.median(), times, published];
+        let core = measured.of_a_core().median();
+        let numbers = [measured.rates.median(), least, most, measured.costs.median(), core, times, published];
         let threads = [Cell::Count(threads as u64)];
         cells.push(names.into_iter().chain(threads).chain(numbers.map(|number| Cell::of(number, false))).collect());
     }
     for &hash in &spec.fingerprints {
         let published = (hash == Hash::Sha1).then_some(spec.published.device);
         let names = [Cell::Text(hash.to_string()), Cell::Text(device::TITLE.to_owned()), Cell::Empty(())];
-        cells.push(names.into_iter().chain(device::cells(5)).chain([Cell::of(published, false)]).collect());
+        cells.push(names.into_iter().chain(device::cells(6)).chain([Cell::of(published, false)]).collect());
     }
     Table { title: "Table IX".to_owned(), columns: columns.map(str::to_owned).to_vec(), rows: cells }
 }
@@ -217,7 +231,7 @@ fn claims(spec: &FingerprintSpec, results: &Results, processors: usize) -> Vec<C
     let PublishedRates { processor, device } = spec.published;
     let most = spec.threads.iter().copied().filter(|threads| *threads <= processors).max().unwrap_or(1);
     let at = |hash, threads| rates(results, (hash, Code::Instructions, threads));
-    let single = rates(results, SINGLE);
+    let single = of_a_core(results, SINGLE);
     let mut claims = vec![
         Compared {
             what: "SHA-1 on a device is so many times as fast as in one thread of the processor".to_owned(),
@@ -231,7 +245,7 @@ fn claims(spec: &FingerprintSpec, results: &Results, processors: usize) -> Vec<C
             what: "SHA-1 in one thread without instructions for it, MB/s".to_owned(),
             bound: Bound::value(processor, TOLERANCE),
             unprinted: "",
-            found: rates(results, (Hash::Sha1, Code::Baseline, 1)),
+            found: of_a_core(results, (Hash::Sha1, Code::Baseline, 1)),
             missing: None,
             remark: "The paper's processor is of 2012.",
         },
@@ -247,7 +261,7 @@ fn claims(spec: &FingerprintSpec, results: &Results, processors: usize) -> Vec<C
             what: format!("SHA-1 with {most} threads is so many times as fast as with one"),
             bound: Bound::AtLeast(GROWTH_MIN * float(most as u64)),
             unprinted: "ours: about linear, up to the number of processors",
-            found: at(Hash::Sha1, most).divided(&single),
+            found: at(Hash::Sha1, most).divided(&at(Hash::Sha1, 1)),
             missing: (most == 1).then(|| "This machine runs one thread at a time.".to_owned()),
             remark: "",
         },
@@ -257,7 +271,7 @@ fn claims(spec: &FingerprintSpec, results: &Results, processors: usize) -> Vec<C
             what: "keyed BLAKE3 in one thread is so many times as fast as SHA-1".to_owned(),
             bound: Bound::More,
             unprinted: "ours: that of repositories",
-            found: at(Hash::Blake3, 1).divided(&single),
+            found: of_a_core(results, (Hash::Blake3, Code::Instructions, 1)).divided(&single),
             missing: None,
             remark: "",
         });
@@ -289,7 +303,7 @@ mod tests {
         let (others, on_device) = table.rows.split_at(table.rows.len() - spec.fingerprints.len());
         assert!(others.iter().all(|row| matches!(row[3], Cell::Number(rate) if 0.0 < rate)), "{others:?}");
         assert!(on_device.iter().all(|row| row[3] == Cell::Text(device::missing().0.to_owned())), "{on_device:?}");
-        assert_eq!(on_device[0][8], Cell::Number(1563.0));
+        assert_eq!(on_device[0][9], Cell::Number(1563.0));
         let (first, rest) = shown.claims.split_first().unwrap();
         assert_eq!(first.verdict, Verdict::CannotBeShown);
         assert!(first.remark.contains("not judged") && first.published.starts_with("4.62"), "{first:?}");
@@ -303,7 +317,10 @@ mod tests {
         let spec = spec();
         let verdicts = |baseline: f64, single: f64, many: f64, blake3: f64| {
             let row = |hash, code, threads, rate| {
-                ((hash, code, threads), Measured { rates: Samples(vec![rate; 3]), costs: Samples(vec![1.0; 3]) })
+                (
+                    (hash, code, threads),
+                    Measured { rates: Samples(vec![rate; 3]), costs: Samples(vec![1000.0 / rate; 3]) },
+                )
             };
             let results = Results::from([
                 row(Hash::Sha1, Code::Baseline, 1, baseline),

@@ -104,7 +104,7 @@ pub(super) fn measure(spec: &StageSpec, results: &Results<'_>, around: &Around<'
     };
     shown.notes = vec![
         format!(
-            "Chunking and fingerprints: {mib} MiB of noise for each thread, medians of {} rounds, by the clock; a stage by itself. Identification: the runs above. \
+            "Chunking and fingerprints: {mib} MiB of noise for each thread, medians of {} rounds, in one thread by processor time, in several by the clock; a stage by itself. Identification: the runs above. \
              Reading is from the page cache and writing ends with a sync, both under --scratch; the paper has neither.",
             around.rounds
         ),
@@ -133,14 +133,14 @@ fn speeds(spec: &StageSpec, mib: u32, around: &Around<'_>) -> Result<Speeds> {
             let step = &spec.steps[at];
             let threads = if step.chunk_threads == 0 { processors() } else { step.chunk_threads };
             let algorithm = chunking::named(&step.chunker, spec.average)?;
-            chunks[at].0.push(chunking::cut(algorithm, spec.average, threads, mib as usize)?.rate());
+            let taken = chunking::cut(algorithm, spec.average, threads, mib as usize)?;
+            chunks[at].0.push(rate(threads, taken.rate(), taken.processor_per_gigabyte()));
             let code = step.code.unwrap_or(Code::Instructions);
             if !step.on_device && known.contains(&code) {
-                let job = Job::Fingerprint(spec.job(step, mib));
-                let Done::Fingerprint(done) = around.worker.perform(&job, code, around.monitor)? else {
-                    bail!("the result of another job")
-                };
-                names[at].0.push(done.rate);
+                let job = spec.job(step, mib);
+                let performed = around.worker.perform(&Job::Fingerprint(job.clone()), code, around.monitor)?;
+                let Done::Fingerprint(done) = performed else { bail!("the result of another job") };
+                names[at].0.push(rate(job.threads, done.rate, done.processor_per_gigabyte));
             }
         }
     }
@@ -149,6 +149,11 @@ fn speeds(spec: &StageSpec, mib: u32, around: &Around<'_>) -> Result<Speeds> {
     let measured = "a stage without a round";
     let (read, write) = (reads.median().context(measured)?, writes.median().context(measured)?);
     Ok(Speeds { read, write, steps: rates.collect() })
+}
+
+/// Returns MB/s: of one thread by processor time, which other programs change least, and of several by the clock.
+fn rate(threads: usize, by_clock: f64, processor_per_gigabyte: f64) -> f64 {
+    if threads == 1 { 1e3 / processor_per_gigabyte.max(1e-9) } else { by_clock }
 }
 
 /// Writes a file and reads it; returns MB/s of both.
