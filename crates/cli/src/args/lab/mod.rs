@@ -5,12 +5,14 @@ use clap::Subcommand;
 use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
+use crate::args::lab::similarity::SimilarityArgs;
 use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
 
 pub(crate) mod advise;
 pub(crate) mod chunker;
 pub(crate) mod experiment;
 pub(crate) mod report;
+pub(crate) mod similarity;
 pub(crate) mod trace;
 
 /// The laboratory's commands.
@@ -81,4 +83,13 @@ pub(crate) enum LabCommand {
     /// Sample data and estimate the cost of each chunk size: repository, index, memory, time
     #[command(after_help = examples! { "Compare chunk sizes for a directory": "onefold lab advise ~/documents" })]
     Advise(AdviseArgs),
+    /// Compress versions of real data against similar regions of each other, and report size, speed and reading
+    ///
+    /// Reads each path as a version, deduplicates all, and compresses the distinct chunks with each way to choose bases. Then
+    /// restores the last version, and compares it. No repository is made: the compressed regions lie in a temporary file.
+    #[command(after_help = examples! {
+        "Compare ways to choose bases on two versions of a directory": "onefold lab similarity ~/old ~/new";
+        "Compare two depths": "onefold lab similarity ~/old ~/new --point none --point depth=2 --point depth=4";
+    })]
+    Similarity(SimilarityArgs),
 }

@@ -12,6 +12,7 @@ mod advise;
 mod chunker;
 mod experiment;
 mod report;
+mod similarity;
 mod trace;
 
 /// Carries out a command of the laboratory. `names_repository`: --repo was given.
@@ -34,5 +35,6 @@ pub(crate) fn run(
         LabCommand::Measure => experiment::measure(output),
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),
+        LabCommand::Similarity(args) => similarity::similarity(settings, output, args),
     }
 }
