@@ -23,7 +23,7 @@
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
 //! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `accelerator chunk
-//! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `identify store`, L5
+//! fingerprint compress crypto kv object spill`, L3 `container recipe similarity snapshot source tree`, L4 `identify store`, L5
 //! `pipeline backup restore check collect inspect forget`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -59,7 +59,7 @@ cfg_if::cfg_if! {
         pub mod inspect;
         pub mod io;
         pub mod kv;
-        mod lru;
+        pub mod lru;
         pub mod monitor;
         pub mod object;
         pub mod pipeline;
@@ -67,6 +67,7 @@ cfg_if::cfg_if! {
         pub mod recipe;
         pub mod repo;
         pub mod restore;
+        pub mod similarity;
         pub mod snapshot;
         pub mod source;
         pub mod spill;
@@ -100,6 +101,7 @@ cfg_if::cfg_if! {
         mod recipe;
         mod repo;
         mod restore;
+        mod similarity;
         mod snapshot;
         mod source;
         mod spill;

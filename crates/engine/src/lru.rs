@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// Keeps what was used last, up to a number of bytes.
 #[derive(Debug)]
-pub(crate) struct Lru<K, V> {
+pub struct Lru<K, V> {
     entries: HashMap<K, Held<V>>,
     /// Keys by when they were last used.
     by_use: BTreeMap<u64, K>,
@@ -23,12 +23,12 @@ struct Held<V> {
 
 impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     /// Makes an empty cache of at most `bytes_max` bytes, or of one value if that is larger.
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    pub fn new(bytes_max: usize) -> Self {
         Self { entries: HashMap::new(), by_use: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
     }
 
     /// Returns what is held for the key, which counts as a use.
-    pub(crate) fn get(&mut self, key: &K) -> Option<V> {
+    pub fn get(&mut self, key: &K) -> Option<V> {
         self.clock += 1;
         let held = self.entries.get_mut(key)?;
         self.by_use.remove(&held.used);
@@ -38,7 +38,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     }
 
     /// Holds a value that takes `bytes` bytes, dropping what was not used for longest.
-    pub(crate) fn insert(&mut self, key: K, value: V, bytes: usize) {
+    pub fn insert(&mut self, key: K, value: V, bytes: usize) {
         self.remove(&key);
         while self.bytes_max < self.bytes + bytes {
             let Some((_, oldest)) = self.by_use.pop_first() else { break };
@@ -53,7 +53,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     }
 
     /// Drops the values of keys for which `keeps` returns false.
-    pub(crate) fn retain(&mut self, keeps: impl Fn(&K) -> bool) {
+    pub fn retain(&mut self, keeps: impl Fn(&K) -> bool) {
         let dropped: Vec<K> = self.entries.keys().filter(|key| !keeps(key)).copied().collect();
         for key in dropped {
             self.remove(&key);
@@ -61,7 +61,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     }
 
     /// Drops what is held for the key.
-    pub(crate) fn remove(&mut self, key: &K) {
+    pub fn remove(&mut self, key: &K) {
         if let Some(held) = self.entries.remove(key) {
             self.by_use.remove(&held.used);
             self.bytes -= held.bytes;

@@ -4,7 +4,7 @@
 //! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] holds its index, and [`mapped`] is an index on
 //! persistent memory; [`replay`] sends chunks through an identifier, [`run`](mod@run) does so for a point, [`trial`] for a trace and
 //! [`experiment`] for what papers did. [`regret`] compares the adaptive schedule with all others, also on [`adversarial`] streams.
-//! They make [`findings`], which [`report`] shows. [`advise`] samples real data. [`schedules`] and [`growth`] measure the
+//! They make [`findings`], which [`report`] shows. [`advise`] samples real data, and [`similarity`] compresses versions of it against each other. [`schedules`] and [`growth`] measure the
 //! engine's index itself; see docs/performance.md.
 #![expect(
     clippy::disallowed_methods,
@@ -38,6 +38,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod schedules;
+pub mod similarity;
 pub mod stream;
 mod together;
 pub mod trace;

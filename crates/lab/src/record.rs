@@ -115,7 +115,7 @@ pub fn record_paths(
                         let name = path.as_os_str().as_bytes();
                         Event::Begin { name: name.get(..NAME_LEN_MAX).unwrap_or(name).to_vec(), version }
                     }
-                    Recorded::Chunk(Chunk { fingerprint, len }) => {
+                    Recorded::Chunk(Chunk { fingerprint, len }, _) => {
                         let hash = *fingerprint.0.first_chunk::<HASH_LEN>().expect("fingerprints are longer");
                         Event::Chunk(TraceChunk { hash, len })
                     }

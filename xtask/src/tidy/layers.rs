@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 9] = [
     &["types", "error", "codec", "random", "bloom", "bitmap", "lru"],
     &["io", "monitor", "pipeline"],
     &["accelerator", "chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
-    &["container", "recipe", "snapshot", "source", "tree"],
+    &["container", "recipe", "similarity", "snapshot", "source", "tree"],
     &["identify", "store"],
     &["backup", "restore", "check", "collect", "inspect", "forget", "derive"],
     &["repo"],

@@ -142,6 +142,16 @@ impl Finder {
         self.hash.threshold
     }
 
+    /// Returns the hash after the last of `bytes`, which decides whether a candidate ends there.
+    pub fn hash(&self, bytes: &[u8]) -> u32 {
+        self.hash.before(bytes, bytes.len())
+    }
+
+    /// Returns the hash after `bytes` from the hash before them.
+    pub fn roll(&self, hash: u32, bytes: &[u8]) -> u32 {
+        bytes.iter().fold(hash, |hash, byte| self.hash.step(hash, *byte))
+    }
+
     /// Appends the candidates among the positions after `halo` bytes, in ascending order. A candidate is the offset of
     /// the byte after the last hashed one from the end of the halo. `halo` is the number of bytes at the front that
     /// only warm up the hash: 31, or fewer if the stream starts less than 31 bytes earlier. Less than 4 GiB follow it.

@@ -40,8 +40,8 @@ pub struct RecordOptions {
 pub enum Recorded<'a> {
     /// A file begins.
     Begin(&'a Path),
-    /// Its next chunk.
-    Chunk(Chunk),
+    /// Its next chunk, and the bytes of it.
+    Chunk(Chunk, &'a [u8]),
     /// It ends, or could not be read any further, or changed while it was read and begins again.
     End,
 }
@@ -71,9 +71,10 @@ pub fn record(
             match event {
                 CutEvent::Chunk => {
                     let fingerprint = *block.fingerprints.get(number).expect("every chunk was named");
-                    let len = u32::try_from(block.chunk(number).len()).expect("chunks are shorter than 4 GiB");
+                    let bytes = block.chunk(number);
+                    let len = u32::try_from(bytes.len()).expect("chunks are shorter than 4 GiB");
                     number += 1;
-                    each(Recorded::Chunk(Chunk { fingerprint, len }))?;
+                    each(Recorded::Chunk(Chunk { fingerprint, len }, bytes))?;
                 }
                 CutEvent::Step(Step::File(start)) => {
                     open = start.path;

@@ -44,10 +44,14 @@ impl GearTable {
         Search { table: Box::new(*self.finder.table()), threshold: self.finder.threshold() }
     }
 
-    /// Returns the words of the table, to compare with the test vectors of the format.
-    #[cfg(test)]
+    /// Returns the words of the table.
     pub(crate) fn words(&self) -> &[u32; 256] {
         self.finder.table()
+    }
+
+    /// Returns the number that the hash of a candidate is less than.
+    pub(crate) fn threshold(&self) -> u32 {
+        self.finder.threshold()
     }
 
     /// Appends the candidates among the positions after `halo` bytes: offsets counted from the end of the halo, of the

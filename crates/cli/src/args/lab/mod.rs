@@ -7,6 +7,7 @@ use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, 
 use crate::args::lab::image::ImageCommand;
 use crate::args::lab::rates::RatesArgs;
 use crate::args::lab::report::ReportArgs;
+use crate::args::lab::similarity::SimilarityArgs;
 use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
 
 pub(crate) mod advise;
@@ -15,6 +16,7 @@ pub(crate) mod experiment;
 pub(crate) mod image;
 pub(crate) mod rates;
 pub(crate) mod report;
+pub(crate) mod similarity;
 pub(crate) mod trace;
 
 /// The laboratory's commands.
@@ -103,4 +105,13 @@ pub(crate) enum LabCommand {
         "Bring the image back": "onefold lab image read disk.store --output disk.img";
     })]
     Image(ImageCommand),
+    /// Compress versions of real data against similar regions of each other, and report size, speed and reading
+    ///
+    /// Reads each path as a version, deduplicates all, and compresses the distinct chunks with each way to choose bases. Then
+    /// restores the last version, and compares it. No repository is made: the compressed regions lie in a temporary file.
+    #[command(after_help = examples! {
+        "Compare ways to choose bases on two versions of a directory": "onefold lab similarity ~/old ~/new";
+        "Compare two depths": "onefold lab similarity ~/old ~/new --point none --point depth=2 --point depth=4";
+    })]
+    Similarity(SimilarityArgs),
 }

@@ -56,10 +56,10 @@ pub(super) fn origin() -> Origin {
 }
 
 /// Options that do not change what is found, and have a value.
-const WITHOUT_EFFECT: [&str; 2] = ["--output", "-o"];
+const WITHOUT_EFFECT: [&str; 3] = ["--output", "-o", "--findings"];
 
 /// Returns the command as it was typed, without what does not change what is found.
-fn command() -> String {
+pub(super) fn command() -> String {
     let mut words = vec!["onefold".to_owned()];
     let mut args = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     while let Some(word) = args.next() {
@@ -73,12 +73,12 @@ fn command() -> String {
     words.join(" ")
 }
 
-fn scratch(args: Option<&PathBuf>) -> PathBuf {
+pub(super) fn scratch(args: Option<&PathBuf>) -> PathBuf {
     args.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
 /// Adds a remedy to the error of a full disk: a run keeps nothing, in contrast to a backup.
-fn advised(error: anyhow::Error) -> anyhow::Error {
+pub(super) fn advised(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Error>() {
         Some(full) if full.io_kind() == Some(std::io::ErrorKind::StorageFull) => {
             anyhow::anyhow!("{full}; --scratch names another directory")
@@ -88,7 +88,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Prints what was found.
-fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
+pub(super) fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
     if output.json {
         return Ok(output.message(&Found::of(findings, process_peak_rss_bytes()))?);
     }

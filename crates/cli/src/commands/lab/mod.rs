@@ -14,6 +14,7 @@ mod experiment;
 mod image;
 mod rates;
 mod report;
+mod similarity;
 mod trace;
 
 /// Carries out a command of the laboratory. `names_repository`: --repo was given.
@@ -39,5 +40,6 @@ pub(crate) fn run(
         LabCommand::Report(args) => report::report(output, args),
         LabCommand::Advise(args) => advise::advise(settings, output, args),
         LabCommand::Image(command) => image::run(settings, output, command),
+        LabCommand::Similarity(args) => similarity::similarity(settings, output, args),
     }
 }

@@ -1,0 +1,117 @@
+//! From the features of a new region to its bases: the sample in memory, then the regions themselves, then the policy.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+
+use super::choose::{Candidate, Choice, Limits, choose, propose};
+use super::features::RegionFeatures;
+use super::index::AnchorIndex;
+use super::reading::Reading;
+use super::regions::{RegionId, RegionNumber, Regions};
+
+/// Most hints that are considered for one region.
+const HINTS_MAX: usize = 256;
+
+/// Opens regions to compare them: what the mechanism implements.
+pub trait OpenRegions {
+    /// Returns all features of a region; `None` if it cannot be opened, which costs size and is no error.
+    fn features(&mut self, number: RegionNumber, id: RegionId) -> Result<Option<Arc<RegionFeatures>>>;
+}
+
+/// Finds bases for the regions of one session.
+#[derive(Debug)]
+pub struct BaseSearch {
+    /// Regions that have numbers.
+    pub regions: Regions,
+    /// Sample of their features.
+    pub index: AnchorIndex,
+    /// What a restore of the session's snapshot reads.
+    pub reading: Reading,
+    limits: Limits,
+    /// Bases of the last region that has some.
+    last: Vec<RegionNumber>,
+}
+
+impl BaseSearch {
+    /// Starts a session.
+    pub fn new(regions: Regions, index: AnchorIndex, limits: Limits) -> Self {
+        Self { regions, index, reading: Reading::default(), limits, last: Vec::new() }
+    }
+
+    /// Starts the next session with the same regions.
+    pub fn begin_session(&mut self) {
+        self.reading = Reading::default();
+        self.last.clear();
+    }
+
+    /// Chooses bases for a new region with these features and length. `neighbors` are the regions of stored chunks
+    /// next to its own in the stream.
+    pub fn find(
+        &mut self,
+        new: &RegionFeatures,
+        plain_len: u32,
+        neighbors: &[RegionNumber],
+        open: &mut dyn OpenRegions,
+    ) -> Result<Choice> {
+        let is_usable =
+            |region: &RegionNumber| self.regions.depth(*region).is_some_and(|depth| depth < self.limits.depth_max);
+        let mut votes = self.index.votes(new.hashes());
+        votes.retain(|vote| is_usable(&vote.region));
+        let following = self.last.iter().flat_map(|base| [*base, RegionNumber(base.0.saturating_add(1))]);
+        let hints: Vec<_> = following.chain(neighbors.iter().copied()).filter(is_usable).take(HINTS_MAX).collect();
+        let candidates_max = self.limits.candidates_max.max(self.limits.chunk_regions_max);
+        let mut opened = Vec::new();
+        for region in propose(&votes, &hints, candidates_max) {
+            let Some(id) = self.regions.id(region) else { continue };
+            if let Some(features) = open.features(region, id)? {
+                opened.push((region, features));
+            }
+        }
+        let candidate = |(region, features): &'_ (RegionNumber, Arc<RegionFeatures>)| {
+            (
+                *region,
+                self.regions.depth(*region).unwrap_or(u8::MAX),
+                self.reading.cost(&self.regions, *region),
+                Arc::clone(features),
+            )
+        };
+        let known: Vec<_> = opened.iter().map(candidate).collect();
+        let candidates: Vec<_> = known
+            .iter()
+            .map(|(region, depth, cost, features)| Candidate { region: *region, depth: *depth, features, cost: *cost })
+            .collect();
+        let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
+        if choice != Choice::None {
+            self.last = choice.regions();
+            self.last.truncate(self.limits.candidates_max);
+        }
+        Ok(choice)
+    }
+
+    /// Enters a region that was stored with these bases, so that later ones can be based on it. `None`: they cannot.
+    pub fn stored(
+        &mut self,
+        id: RegionId,
+        plain_len: u32,
+        bases: &[RegionNumber],
+        features: &RegionFeatures,
+    ) -> Option<RegionNumber> {
+        let number = self.regions.enter(id, plain_len, bases)?;
+        self.reading.refer(&self.regions, number);
+        if self.regions.depth(number).is_some_and(|depth| depth < self.limits.depth_max) {
+            self.index.enter(number, features.hashes());
+        }
+        Some(number)
+    }
+
+    /// Takes note that the snapshot refers to a chunk of a stored region.
+    pub fn refer(&mut self, region: RegionNumber) {
+        self.reading.refer(&self.regions, region);
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.regions.memory_bytes() + self.index.memory_bytes() + self.reading.memory_bytes()
+    }
+}

@@ -1,0 +1,318 @@
+//! Properties of the policy, of what a restore reads, and of the form of additions.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::addition::{AddedRegion, Addition, Numbers};
+use super::choose::{BaseChunk, Candidate, Choice, Limits, PREFIX_BYTES_MAX, choose, propose};
+use super::features::RegionFeatures;
+use super::index::{AnchorIndex, Sampling, Vote};
+use super::reading::{ALLOWANCE_BYTES, Reading};
+use super::regions::{BASES_MAX, DEPTH_MAX, RegionId, RegionNumber, Regions};
+use super::search::{BaseSearch, OpenRegions};
+use crate::error::Result;
+use crate::random::{SplitMix64, mix64};
+use crate::types::{ContainerId, SessionId};
+
+const REGION_LEN: u32 = 512 << 10;
+
+fn id(session: u8, ordinal: u32, region: u16) -> RegionId {
+    RegionId { container: ContainerId { session: SessionId([session; 16]), ordinal }, region }
+}
+
+/// Features with numbers for names, eight a chunk of 8 KiB.
+fn features(numbers: impl IntoIterator<Item = u64>) -> RegionFeatures {
+    let hashes: Vec<u64> = numbers.into_iter().map(|number| mix64(number + 1)).collect();
+    RegionFeatures::new(hashes.chunks(8).map(|hashes| (hashes, 8192)))
+}
+
+fn candidate(number: u32, depth: u8, features: &RegionFeatures, cost: u64) -> Candidate<'_> {
+    Candidate { region: RegionNumber(number), depth, features, cost }
+}
+
+fn shared(one: &RegionFeatures, other: &RegionFeatures) -> BTreeSet<u64> {
+    let other: BTreeSet<u64> = other.hashes().iter().copied().collect();
+    one.hashes().iter().copied().filter(|hash| other.contains(hash)).collect()
+}
+
+#[test]
+fn the_second_base_is_chosen_for_what_the_first_one_lacks() {
+    let new = features(0..1000);
+    let [most, twin, rest, few] = [features(0..600), features(0..590), features(600..800), features(970..1000)];
+    let candidates =
+        [candidate(1, 0, &most, 0), candidate(2, 0, &twin, 0), candidate(3, 0, &rest, 0), candidate(4, 0, &few, 0)];
+    let regions = |numbers: &[u32]| Choice::Regions(numbers.iter().map(|number| RegionNumber(*number)).collect());
+    assert_eq!(choose(&new, &candidates, &Limits::default(), 0), regions(&[3, 1]));
+    assert_eq!(choose(&new, &candidates[..2], &Limits::default(), 0), regions(&[1]), "a twin adds nothing");
+    assert_eq!(
+        choose(&new, &candidates[3..], &Limits::default(), 0),
+        Choice::None,
+        "30 of 1,000 are less than 1 in 32"
+    );
+    let one = Limits { bases_max: 1, ..Limits::default() };
+    assert_eq!(choose(&new, &candidates, &one, 0), regions(&[1]));
+    assert_eq!(choose(&features([]), &candidates, &Limits::default(), 0), Choice::None, "a region without features");
+}
+
+#[test]
+fn scattered_edits_get_chunks_where_whole_regions_cover_little() {
+    let new = features(0..320);
+    let bases: Vec<RegionFeatures> =
+        (0..40).map(|base| features((8 * base..8 * base + 6).chain(10_000 + 64 * base..10_050 + 64 * base))).collect();
+    let candidates: Vec<_> = (0..).zip(&bases).map(|(number, features)| candidate(number, 0, features, 100)).collect();
+    let limits = Limits { chunk_regions_max: 64, ..Limits::default() };
+    let Choice::Chunks(chunks) = choose(&new, &candidates, &limits, 4000) else { panic!("no chunks") };
+    let expected: Vec<_> = (0..40).map(|number| BaseChunk { region: RegionNumber(number), chunk: 0 }).collect();
+    assert_eq!(chunks, expected);
+    let Choice::Chunks(fewer) = choose(&new, &candidates, &limits, 1000) else { panic!("no chunks") };
+    assert_eq!(fewer.len(), 10, "as many regions as a restore may read");
+    assert_eq!(choose(&new, &candidates, &Limits::default(), 4000), Choice::None, "only where the limits allow chunks");
+    let whole = features(0..320);
+    let all: Vec<_> = candidates.iter().copied().chain([candidate(99, 0, &whole, 0)]).collect();
+    assert_eq!(choose(&new, &all, &limits, 4000), Choice::Regions(vec![RegionNumber(99)]));
+}
+
+/// Whatever the candidates are, what is chosen was offered, is within all limits, and is worth it.
+#[test]
+fn no_choice_breaks_a_limit() {
+    let mut chosen = [0; 3];
+    for seed in 0..3000 {
+        let mut random = SplitMix64::new(seed);
+        let universe = 50 + random.below(1500);
+        let mut some = |count: u64| {
+            let start = random.below(universe);
+            features((0..1 + random.below(count)).map(|number| (start + number) % universe).collect::<BTreeSet<_>>())
+        };
+        let new = some(1024);
+        let offered: Vec<RegionFeatures> = (0..12).map(|_| some(200)).collect();
+        let mut random = SplitMix64::new(!seed);
+        let candidates: Vec<_> = (0..)
+            .zip(&offered)
+            .map(|(number, features)| {
+                candidate(number, u8::try_from(random.below(5)).unwrap(), features, random.below(1000))
+            })
+            .collect();
+        let limits = Limits {
+            bases_max: random.index(4),
+            depth_max: u8::try_from(random.below(5)).unwrap(),
+            share_part: 1 + random.index(64),
+            chunk_regions_max: random.index(6),
+            ..Limits::default()
+        };
+        let headroom = random.below(2000);
+        let choice = choose(&new, &candidates, &limits, headroom);
+        assert_eq!(choice, choose(&new, &candidates, &limits, headroom), "a pure function");
+        let regions = choice.regions();
+        let of = |region: &RegionNumber| candidates[region.0 as usize];
+        assert!(regions.iter().map(|region| of(region).cost).sum::<u64>() <= headroom, "seed {seed}");
+        assert!(regions.iter().all(|region| of(region).depth < limits.depth_max), "seed {seed}");
+        let needed = new.hashes().len().div_ceil(limits.share_part);
+        match &choice {
+            Choice::None => chosen[0] += 1,
+            Choice::Regions(bases) => {
+                chosen[1] += 1;
+                assert!((1..=limits.bases_max.min(BASES_MAX)).contains(&bases.len()), "seed {seed}");
+                let mut seen = BTreeSet::new();
+                for base in bases.iter().rev() {
+                    let gain: BTreeSet<u64> = shared(&new, of(base).features).difference(&seen).copied().collect();
+                    assert!(needed <= gain.len(), "seed {seed}: {} of {needed}", gain.len());
+                    seen.extend(gain);
+                }
+            }
+            Choice::Chunks(chunks) => {
+                chosen[2] += 1;
+                assert!(regions.len() <= limits.chunk_regions_max, "seed {seed}");
+                assert!(chunks.is_sorted_by(|one, other| one < other), "seed {seed}");
+                let bytes: u32 = chunks.iter().map(|it| of(&it.region).features.chunk_len(it.chunk)).sum();
+                assert!(0 < bytes && bytes <= PREFIX_BYTES_MAX, "seed {seed}");
+            }
+        }
+    }
+    assert!(chosen.iter().all(|count| 100 < *count), "{chosen:?} of each kind");
+}
+
+#[test]
+fn proposals_are_the_regions_with_most_votes_and_hints_break_ties() {
+    let votes = [(7, 3), (9, 1), (4, 1), (2, 1)].map(|(region, count)| Vote { region: RegionNumber(region), count });
+    let numbers = |regions: Vec<RegionNumber>| regions.into_iter().map(|region| region.0).collect::<Vec<_>>();
+    assert_eq!(numbers(propose(&votes, &[], 4)), [7, 9, 4, 2]);
+    assert_eq!(numbers(propose(&votes, &[RegionNumber(2), RegionNumber(2), RegionNumber(5)], 4)), [7, 2, 9, 5]);
+    assert_eq!(numbers(propose(&[], &[RegionNumber(5)], 4)), [5]);
+    assert_eq!(propose(&votes, &[], 0), []);
+}
+
+/// Counts what a restore reads by walking all chains.
+fn counted(regions: &Regions, own: &BTreeSet<RegionNumber>) -> (u64, u64) {
+    let mut all = own.clone();
+    let mut open: Vec<_> = own.iter().copied().collect();
+    while let Some(region) = open.pop() {
+        open.extend(regions.bases(region).filter(|base| all.insert(*base)));
+    }
+    let bytes = |set: &BTreeSet<RegionNumber>| set.iter().map(|it| u64::from(regions.plain_len(*it))).sum::<u64>();
+    (bytes(own), bytes(&all) - bytes(own))
+}
+
+#[derive(Default)]
+struct Opened(Vec<Arc<RegionFeatures>>, usize);
+
+impl OpenRegions for Opened {
+    fn features(&mut self, number: RegionNumber, _: RegionId) -> Result<Option<Arc<RegionFeatures>>> {
+        self.1 += 1;
+        Ok(self.0.get(number.0 as usize).cloned())
+    }
+}
+
+/// Sessions of random regions that resemble earlier ones: no choice lets a restore of the newest snapshot read more than half
+/// besides, no chain is too deep, and the running count of what is read equals one by a walk.
+#[test]
+fn no_session_reads_more_than_half_besides() {
+    let mut with_bases = 0;
+    for seed in 0..40 {
+        let mut random = SplitMix64::new(seed);
+        let depth_max = u8::try_from(1 + random.below(u64::from(DEPTH_MAX))).unwrap();
+        let limits = Limits { depth_max, ..Limits::default() };
+        let index = AnchorIndex::new(Sampling::one_in(8), 1 << 20);
+        let mut search = BaseSearch::new(Regions::default(), index, limits);
+        let mut opened = Opened::default();
+        for session in 0..4u8 {
+            search.begin_session();
+            let mut own = BTreeSet::new();
+            for ordinal in 0..60 {
+                // Stored chunks between the new ones refer to earlier regions.
+                let known = u32::try_from(search.regions.count()).unwrap();
+                for _ in 0..random.below(3).min(known.into()) {
+                    let region = RegionNumber(u32::try_from(random.below(known.into())).unwrap());
+                    search.refer(region);
+                    own.insert(region);
+                }
+                let start = random.below(40) * 200;
+                let new = features((start..start + 512).filter(|_| random.below(4) < 3).collect::<Vec<_>>());
+                let headroom = search.reading.headroom(REGION_LEN);
+                let before = search.reading.besides_bytes();
+                let choice = search.find(&new, REGION_LEN, &[], &mut opened).unwrap();
+                let number = search.stored(id(session, ordinal, 0), REGION_LEN, &choice.regions(), &new).unwrap();
+                own.insert(number);
+                opened.0.push(Arc::new(new));
+                assert!(search.regions.depth(number).unwrap() <= depth_max, "seed {seed}");
+                let (own_bytes, besides) = counted(&search.regions, &own);
+                assert_eq!(
+                    (search.reading.own_bytes(), search.reading.besides_bytes()),
+                    (own_bytes, besides),
+                    "seed {seed}"
+                );
+                assert!(besides <= before + headroom, "seed {seed}");
+                if choice != Choice::None {
+                    with_bases += 1;
+                    // A base that costs nothing is free, however much older sessions cause to be read.
+                    let allowed = (own_bytes / 2).max(ALLOWANCE_BYTES);
+                    assert!(besides <= allowed.max(before), "seed {seed}: {besides} besides {own_bytes}");
+                }
+            }
+        }
+    }
+    assert!(1000 < with_bases, "{with_bases} regions with bases");
+}
+
+#[test]
+fn a_base_that_is_referred_to_later_is_no_longer_read_besides() {
+    let mut regions = Regions::default();
+    let base = regions.enter(id(1, 0, 0), 100, &[]).unwrap();
+    let new = regions.enter(id(2, 0, 0), 60, &[base]).unwrap();
+    let mut reading = Reading::default();
+    assert_eq!(reading.cost(&regions, base), 100);
+    reading.refer(&regions, new);
+    assert_eq!((reading.own_bytes(), reading.besides_bytes(), reading.cost(&regions, base)), (60, 100, 0));
+    reading.refer(&regions, base);
+    reading.refer(&regions, base);
+    assert_eq!((reading.own_bytes(), reading.besides_bytes()), (160, 0));
+}
+
+#[test]
+fn regions_that_cannot_be_opened_cost_size_only() {
+    let mut search =
+        BaseSearch::new(Regions::default(), AnchorIndex::new(Sampling::one_in(1), 1 << 16), Limits::default());
+    let new = features(0..100);
+    search.stored(id(1, 0, 0), REGION_LEN, &[], &new).unwrap();
+    let choice = search.find(&new, REGION_LEN, &[], &mut Opened::default()).unwrap();
+    assert_eq!(choice, Choice::None);
+    let mut opened = Opened(vec![Arc::new(new.clone())], 0);
+    assert_eq!(search.find(&new, REGION_LEN, &[], &mut opened).unwrap(), Choice::Regions(vec![RegionNumber(0)]));
+    assert_eq!(opened.1, 1, "opened once");
+}
+
+const KEY: [u8; 32] = [3; 32];
+
+fn addition(seed: u64) -> Addition {
+    let mut random = SplitMix64::new(seed);
+    let mut regions = Vec::new();
+    for ordinal in 0..u32::try_from(random.below(20)).unwrap() {
+        for region in 0..3u16 {
+            let bases = match ordinal {
+                0 => Vec::new(),
+                _ => (0..random.index(BASES_MAX + 1))
+                    .map(|_| id(9, 0, u16::try_from(random.below(3)).unwrap()))
+                    .collect(),
+            };
+            let samples: BTreeSet<u64> = (0..random.below(12)).map(|_| random.next_u64()).collect();
+            regions.push(AddedRegion {
+                ordinal,
+                region,
+                plain_len: REGION_LEN,
+                bases,
+                samples: samples.into_iter().collect(),
+            });
+        }
+    }
+    Addition { session: SessionId([9; 16]), sample_distance: 1, regions }
+}
+
+#[test]
+fn additions_come_back_and_no_changed_byte_does() {
+    for seed in 0..50 {
+        let added = addition(seed);
+        let bytes = added.encode(&KEY);
+        assert_eq!(Addition::decode(&bytes, &KEY), Ok(added));
+        assert!(Addition::decode(&bytes, &[4; 32]).is_err(), "another repository");
+        let mut random = SplitMix64::new(seed);
+        for _ in 0..50 {
+            let mut changed = bytes.clone();
+            let at = random.index(changed.len());
+            changed[at] ^= 1 << random.below(8);
+            assert!(Addition::decode(&changed, &KEY).is_err());
+            // Without the checksum: whatever comes back was written in one way only.
+            changed.truncate(changed.len() - 32);
+            if let Ok(read) = Addition::decode_body(&changed) {
+                let again = read.encode(&KEY);
+                assert_eq!(again[..again.len() - 32], changed);
+            }
+            assert!(Addition::decode(&bytes[..random.index(bytes.len())], &KEY).is_err());
+        }
+    }
+}
+
+#[test]
+fn an_index_of_additions_votes_as_the_one_that_made_them() {
+    let added = addition(7);
+    let (mut regions, mut numbers) = (Regions::default(), Numbers::new());
+    let mut index = AnchorIndex::new(Sampling::one_in(1), 1 << 20);
+    Addition::decode(&added.encode(&KEY), &KEY).unwrap().enter(&mut regions, &mut index, &mut numbers);
+    assert_eq!(regions.count(), added.regions.len());
+    for region in added.regions.iter().filter(|region| !region.samples.is_empty()) {
+        let number = numbers[&id(9, region.ordinal, region.region)];
+        // A bucket that is full drops an anchor now and then.
+        let vote = index.votes(&region.samples)[0];
+        assert!(vote.region == number && region.samples.len() <= 2 * vote.count as usize, "{vote:?}");
+        let depth = regions.depth(number).unwrap();
+        assert_eq!(0 < depth, !region.bases.is_empty());
+    }
+    // One whose bases are not known is left out, and a sparser sample is not mixed with a denser one.
+    let mut lone = added.clone();
+    lone.regions.retain(|region| !region.bases.is_empty());
+    let kept = regions.count();
+    lone.enter(&mut regions, &mut index, &mut Numbers::new());
+    assert_eq!(regions.count(), kept);
+    let sparse = Addition { sample_distance: 64, ..added };
+    let before = index.count();
+    sparse.enter(&mut regions, &mut index, &mut numbers);
+    assert_eq!(index.count(), before);
+}
