@@ -153,6 +153,19 @@ impl Machines {
         assert!(is_good, "{said}{}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Kills a receiver after a while. Half of them die in a checkpoint, or right after one.
+    fn kill_soon(&self, receiver: Process, kill: usize, after: Duration) {
+        let mut asking =
+            kill.is_multiple_of(2).then(|| self.fixture.command(["cdp", "checkpoint", "received"]).spawn().unwrap());
+        // However slow the machine is, some are made.
+        if let Some(child) = asking.as_mut().filter(|_| kill % 8 == 6) {
+            child.wait().unwrap();
+        }
+        std::thread::sleep(after);
+        receiver.kill();
+        asking.as_mut().map(|child| child.wait().unwrap());
+    }
+
     fn bytes(&self) -> Vec<u8> {
         fs::read(self.fixture.path("web.raw")).unwrap()
     }
@@ -250,19 +263,8 @@ fn the_machine_in_the_middle_is_killed_over_and_over_and_nothing_is_lost() {
         let receiver = machines.receive(&checkpoints);
         std::thread::scope(|scope| {
             // Writes go on while the receiver is killed.
-            let killing = scope.spawn(|| {
-                let is_asked = kill % 2 == 0;
-                // Half of them die in a checkpoint, or right after one.
-                let mut asking =
-                    is_asked.then(|| machines.fixture.command(["cdp", "checkpoint", "received"]).spawn().unwrap());
-                // However slow the machine is, some are made.
-                if let Some(child) = asking.as_mut().filter(|_| kill % 8 == 6) {
-                    child.wait().unwrap();
-                }
-                std::thread::sleep(Duration::from_millis(20 + wait.index(400) as u64));
-                receiver.kill();
-                asking.as_mut().map(|child| child.wait().unwrap());
-            });
+            let killing =
+                scope.spawn(|| machines.kill_soon(receiver, kill, Duration::from_millis(20 + wait.index(400) as u64)));
             let mut commands = Vec::new();
             for _ in 0..12 {
                 let (offset, len) = (random.index(usize::try_from(SIZE).unwrap() - 70_000), 1 + random.index(70_000));

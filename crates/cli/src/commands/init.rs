@@ -10,8 +10,8 @@ use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, Purpose, create_directory};
 use onefold_engine::store::{self, CreateOptions};
 
+use crate::args::create::{InitArgs, PurposeArg};
 use crate::args::key::KeyCostArgs;
-use crate::args::{InitArgs, PurposeArg};
 use crate::json::Initialized;
 use crate::open::objects_and_host;
 use crate::output::Output;

@@ -9,7 +9,7 @@ use onefold_engine::object::FormatVersion;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::upgrade;
 
-use crate::args::UpgradeArgs;
+use crate::args::create::UpgradeArgs;
 use crate::interrupt::Interrupt;
 use crate::json::Upgraded;
 use crate::open::{OpenedCache, open};

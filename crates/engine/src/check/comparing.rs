@@ -24,15 +24,17 @@ const BATCHES: usize = 2;
 /// Sizes of a queue.
 const LIMITS: Limits = Limits { block_bytes: BLOCK_BYTES, blocks: BLOCKS, batches: BATCHES, joined_bytes: 0 };
 
-/// Bytes that a device's buffers, lists and results take.
-pub(super) fn device_bytes() -> usize {
-    LIMITS.area_bytes() * BATCHES + LIMITS.host_bytes(0)
-}
-
-/// Opens a device for a check.
-pub(super) fn open(accelerator: &Accelerator, keys: &Arc<Keys>) -> Option<(DeviceWork, Pool)> {
+/// Opens a device for a check. Returns the bytes that its buffers, lists and results take, too.
+pub(super) fn prepare(
+    accelerator: Option<&Accelerator>,
+    keys: &Arc<Keys>,
+) -> (Option<DeviceWork>, Option<Pool>, usize) {
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(keys);
-    accelerator.open(&Rule { search: None, hash: fingerprinter.on_device() }, &fingerprinter, LIMITS)
+    let rule = Rule { search: None, hash: fingerprinter.on_device() };
+    match accelerator.and_then(|accelerator| accelerator.open(&rule, &fingerprinter, LIMITS)) {
+        Some((work, pool)) => (Some(work), Some(pool), LIMITS.area_bytes() * BATCHES + LIMITS.host_bytes(0)),
+        None => (None, None, 0),
+    }
 }
 
 /// A container in this stage.

@@ -150,10 +150,7 @@ impl<'a> Inventory<'a> {
         monitor: &dyn Monitor,
     ) -> Result<()> {
         let store = self.store;
-        let accelerator = request.accelerator.as_ref();
-        let opened = accelerator.and_then(|accelerator| comparing::open(accelerator, &store.keys));
-        let (work, pool) = opened.unzip();
-        let for_device = if work.is_some() { comparing::device_bytes() } else { 0 };
+        let (work, pool, for_device) = comparing::prepare(request.accelerator.as_ref(), &store.keys);
         let bytes = (request.memory_bytes / 4).saturating_sub(for_device);
         let in_flight = bytes / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
@@ -197,7 +194,7 @@ impl<'a> Inventory<'a> {
         for examined in inspect.drain() {
             self.take(examined, monitor)?;
         }
-        if let Some(accelerator) = accelerator {
+        if let Some(accelerator) = &request.accelerator {
             accelerator.report(monitor);
         }
         self.explain_vanished(monitor)?;

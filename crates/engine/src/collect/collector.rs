@@ -16,6 +16,7 @@ use crate::collect::moved::{self, Hinted};
 use crate::collect::plan::numbers;
 use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
+use crate::collect::settle::Settled;
 use crate::collect::steps::{self, Named, Open};
 use crate::collect::survey::{Beating, Planned, Survey, read_roots, usage_of_dead};
 use crate::collect::usage::{Reached, Usage};
@@ -363,11 +364,7 @@ impl<'a> Collector<'a> {
         let mut settled = decision.settle()?;
         let report = reporting.into_inner();
         if commits.may_have_bases(self.store.config.format) {
-            let deleted = numbers(&settled.deleted);
-            let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
-            let needed = needed_as_bases(self.store, &listed, &deleted, parties, &mut |error| report.find(error))?;
-            settled.rescue(&needed);
-            self.report_damaged_bases(&listed, &settled.rescued, (named, &needed), report)?;
+            self.rescue_bases(&listed, &mut settled, named, report)?;
         }
         let mut step = CollectionEncoder::new(CollectionStep::Final);
         step.quick(self.count_quick(marked)?);
@@ -384,6 +381,21 @@ impl<'a> Collector<'a> {
             report.moved = moved;
         }
         Ok(())
+    }
+
+    /// Keeps the containers that others depend on.
+    fn rescue_bases(
+        &self,
+        listed: &Containers,
+        settled: &mut Settled,
+        named: &Named,
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        let (deleted, beating) = (numbers(&settled.deleted), Beating(&self.survey));
+        let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
+        let needed = needed_as_bases(self.store, listed, &deleted, parties, &mut |error| report.find(error))?;
+        settled.rescue(&needed);
+        self.report_damaged_bases(listed, &settled.rescued, (named, &needed), report)
     }
 
     /// Reports the containers that were to be quarantined and stay because others depend on them.

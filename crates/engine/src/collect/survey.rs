@@ -251,6 +251,7 @@ impl Survey<'_> {
 pub(super) type UsageOf<'a> = dyn Fn(u32, ContainerKind, u32) -> Option<ContainerUsage> + 'a;
 
 /// Returns the usage of a container of which nothing is needed.
+#[expect(clippy::unnecessary_wraps, reason = "the form of `UsageOf`")]
 pub(super) fn usage_of_dead(number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
     Some(ContainerUsage { number, kind, stored_bytes, live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: 0 })
 }

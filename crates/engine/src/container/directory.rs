@@ -4,7 +4,7 @@
 //! from the plaintext, and is equal otherwise.
 
 use crate::codec::{Decoded, Reader, len_u32};
-use crate::compress::Algorithm;
+use crate::compress::{Algorithm, Compressor};
 use crate::container::bases::{BASE_LEN, Bases};
 use crate::crypto::TAG_LEN;
 use crate::object::header::FormatVersion;
@@ -35,6 +35,26 @@ pub struct RegionEntry {
     pub chunk_count: u32,
     /// The regions that it was compressed against.
     pub bases: Bases,
+}
+
+impl RegionEntry {
+    /// Returns the contents of the region, in `stored` itself or in `scratch`, which is replaced. `prefix` are the plaintexts of its
+    /// bases. `None`: it does not decompress to its length.
+    pub(crate) fn plaintext<'a>(
+        &self,
+        prefix: &[u8],
+        stored: &'a [u8],
+        compressor: &mut Compressor,
+        scratch: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        let plain_len = self.plain_len as usize;
+        match self.algorithm {
+            Algorithm::ZstdBased => {
+                Compressor::decompress_against(prefix, stored, plain_len, scratch).then_some(scratch.as_slice())
+            }
+            algorithm => compressor.plaintext(algorithm, stored, plain_len, scratch),
+        }
+    }
 }
 
 /// One chunk as the directory describes it.

@@ -271,7 +271,7 @@ impl ContainerReader {
     ) -> Result<&'a [u8]> {
         let (entry, stored) = self.unseal_region(region, sealed)?;
         let wrong = || self.wrong_region(region, "does not decompress");
-        plaintext_of(entry, prefix, stored, compressor, scratch).ok_or_else(wrong)
+        entry.plaintext(prefix, stored, compressor, scratch).ok_or_else(wrong)
     }
 
     /// Opens a region's sealed bytes in place. Returns what is stored, which may be compressed.
@@ -286,24 +286,6 @@ impl ContainerReader {
     /// Returns the error of a region that is damaged.
     pub(crate) fn wrong_region(&self, region: u32, what: &str) -> Error {
         Error::damaged(self.name, format!("region {region}: {what}"))
-    }
-}
-
-/// Returns what a region holds, in `stored` itself or in `scratch`, which is replaced. `prefix` are the plaintexts of its bases.
-/// `None`: it does not decompress to its length.
-pub(crate) fn plaintext_of<'a>(
-    entry: &RegionEntry,
-    prefix: &[u8],
-    stored: &'a [u8],
-    compressor: &mut Compressor,
-    scratch: &'a mut Vec<u8>,
-) -> Option<&'a [u8]> {
-    let plain_len = entry.plain_len as usize;
-    match entry.algorithm {
-        Algorithm::ZstdBased => {
-            Compressor::decompress_against(prefix, stored, plain_len, scratch).then_some(scratch.as_slice())
-        }
-        algorithm => compressor.plaintext(algorithm, stored, plain_len, scratch),
     }
 }
 

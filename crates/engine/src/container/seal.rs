@@ -7,7 +7,6 @@ use crate::compress::Compressor;
 use crate::container::bases::Bases;
 use crate::container::builder::{ContainerBuilder, Region, RegionChunk};
 use crate::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, Shape, Side, sealed_len};
-use crate::container::reader::plaintext_of;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
@@ -183,7 +182,7 @@ impl Sealer {
             None => return Err("lost the bases of a region"),
             Some(bases) => Some(bases.prefix(&region.bases).map_err(|_| "lost the bases of a region")?),
         };
-        let plain = plaintext_of(region, prefix.as_deref().unwrap_or_default(), opened, compressor, scratch);
+        let plain = region.plaintext(prefix.as_deref().unwrap_or_default(), opened, compressor, scratch);
         let mut rest = plain.ok_or("broke a compressed region")?;
         let mut contents = Vec::with_capacity(named.len());
         for chunk in named {

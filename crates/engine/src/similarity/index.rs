@@ -120,7 +120,7 @@ impl AnchorIndex {
     }
 
     fn bucket_of(&self, slot: u64) -> usize {
-        let position = u128::from(slot >> NUMBER_BITS) * self.buckets.len() as u128 >> CHECK_BITS;
+        let position = (u128::from(slot >> NUMBER_BITS) * self.buckets.len() as u128) >> CHECK_BITS;
         usize::try_from(position).expect("below the number of buckets")
     }
 
@@ -171,7 +171,6 @@ impl AnchorIndex {
         for hash in hashes.iter().filter(|hash| self.sampling.takes(**hash)) {
             let Some(bucket) = self.buckets.get(self.bucket_of(*hash)) else { continue };
             let same = bucket.iter().filter(|slot| **slot != EMPTY && **slot >> NUMBER_BITS == hash >> NUMBER_BITS);
-            #[expect(clippy::cast_possible_truncation, reason = "28 bits")]
             regions.extend(same.map(|slot| RegionNumber((slot & (EMPTY >> CHECK_BITS)) as u32)));
         }
         regions.sort_unstable();
@@ -189,7 +188,6 @@ impl AnchorIndex {
     /// Drops the samples of regions for which `keeps` returns false: of containers that are no longer there.
     pub fn retain(&mut self, keeps: impl Fn(RegionNumber) -> bool) {
         for slot in self.buckets.iter_mut().flatten().filter(|slot| **slot != EMPTY) {
-            #[expect(clippy::cast_possible_truncation, reason = "28 bits")]
             if !keeps(RegionNumber((*slot & (EMPTY >> CHECK_BITS)) as u32)) {
                 *slot = EMPTY;
                 self.used -= 1;

@@ -14,9 +14,9 @@ pub const ALLOWANCE_BYTES: u64 = 8 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     own: Bitmap,
-    besides: Bitmap,
+    extra: Bitmap,
     own_bytes: u64,
-    besides_bytes: u64,
+    extra_bytes: u64,
 }
 
 impl Reading {
@@ -28,22 +28,22 @@ impl Reading {
         let len = u64::from(regions.plain_len(region));
         self.own.insert(region.0);
         self.own_bytes += len;
-        if self.besides.contains(region.0) {
-            self.besides.remove(region.0);
-            self.besides_bytes -= len;
+        if self.extra.contains(region.0) {
+            self.extra.remove(region.0);
+            self.extra_bytes -= len;
         }
         let mut chain = Vec::new();
         regions.chain(region, &mut chain);
         for base in chain {
             if self.lacks(base) {
-                self.besides.insert(base.0);
-                self.besides_bytes += u64::from(regions.plain_len(base));
+                self.extra.insert(base.0);
+                self.extra_bytes += u64::from(regions.plain_len(base));
             }
         }
     }
 
     fn lacks(&self, region: RegionNumber) -> bool {
-        !self.own.contains(region.0) && !self.besides.contains(region.0)
+        !self.own.contains(region.0) && !self.extra.contains(region.0)
     }
 
     /// Returns the bytes that a restore decodes besides if it needs a region as base: the region and its bases, as far as they are
@@ -57,8 +57,8 @@ impl Reading {
     /// Returns how many more bytes of bases a restore may read: as much as half of what it reads without, for a new region of
     /// `new_len` bytes more.
     pub fn headroom(&self, new_len: u32) -> u64 {
-        let allowed = ((self.own_bytes + u64::from(new_len)) / 2).max(ALLOWANCE_BYTES);
-        allowed.saturating_sub(self.besides_bytes)
+        let allowed = u64::midpoint(self.own_bytes, u64::from(new_len)).max(ALLOWANCE_BYTES);
+        allowed.saturating_sub(self.extra_bytes)
     }
 
     /// Returns the bytes of regions that the snapshot refers to.
@@ -67,12 +67,12 @@ impl Reading {
     }
 
     /// Returns the bytes of bases that a restore decodes besides.
-    pub fn besides_bytes(&self) -> u64 {
-        self.besides_bytes
+    pub fn extra_bytes(&self) -> u64 {
+        self.extra_bytes
     }
 
     /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.own.memory_bytes() + self.besides.memory_bytes()
+        self.own.memory_bytes() + self.extra.memory_bytes()
     }
 }

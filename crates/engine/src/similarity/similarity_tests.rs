@@ -81,7 +81,7 @@ fn no_choice_breaks_a_limit() {
         let universe = 50 + random.below(1500);
         let mut some = |count: u64| {
             let start = random.below(universe);
-            features((0..1 + random.below(count)).map(|number| (start + number) % universe).collect::<BTreeSet<_>>())
+            features((0..=random.below(count)).map(|number| (start + number) % universe).collect::<BTreeSet<_>>())
         };
         let new = some(1024);
         let offered: Vec<RegionFeatures> = (0..12).map(|_| some(200)).collect();
@@ -165,7 +165,7 @@ impl OpenRegions for Opened {
 /// Sessions of random regions that resemble earlier ones: no choice lets a restore of the newest snapshot read more than half
 /// besides, no chain is too deep, and the running count of what is read equals one by a walk.
 #[test]
-fn no_session_reads_more_than_half_besides() {
+fn no_session_reads_more_than_half_of_its_own_in_bases() {
     let mut with_bases = 0;
     for seed in 0..40 {
         let mut random = SplitMix64::new(seed);
@@ -188,24 +188,24 @@ fn no_session_reads_more_than_half_besides() {
                 let start = random.below(40) * 200;
                 let new = features((start..start + 512).filter(|_| random.below(4) < 3).collect::<Vec<_>>());
                 let headroom = search.reading.headroom(REGION_LEN);
-                let before = search.reading.besides_bytes();
+                let before = search.reading.extra_bytes();
                 let choice = search.find(&new, REGION_LEN, &[], &mut opened).unwrap();
                 let number = search.stored(id(session, ordinal, 0), REGION_LEN, &choice.regions(), &new).unwrap();
                 own.insert(number);
                 opened.0.push(Arc::new(new));
                 assert!(search.regions.depth(number).unwrap() <= depth_max, "seed {seed}");
-                let (own_bytes, besides) = counted(&search.regions, &own);
+                let (own_bytes, extra) = counted(&search.regions, &own);
                 assert_eq!(
-                    (search.reading.own_bytes(), search.reading.besides_bytes()),
-                    (own_bytes, besides),
+                    (search.reading.own_bytes(), search.reading.extra_bytes()),
+                    (own_bytes, extra),
                     "seed {seed}"
                 );
-                assert!(besides <= before + headroom, "seed {seed}");
+                assert!(extra <= before + headroom, "seed {seed}");
                 if choice != Choice::None {
                     with_bases += 1;
                     // A base that costs nothing is free, however much older sessions cause to be read.
                     let allowed = (own_bytes / 2).max(ALLOWANCE_BYTES);
-                    assert!(besides <= allowed.max(before), "seed {seed}: {besides} besides {own_bytes}");
+                    assert!(extra <= allowed.max(before), "seed {seed}: {extra} and {own_bytes}");
                 }
             }
         }
@@ -214,17 +214,17 @@ fn no_session_reads_more_than_half_besides() {
 }
 
 #[test]
-fn a_base_that_is_referred_to_later_is_no_longer_read_besides() {
+fn a_base_that_is_referred_to_later_is_no_longer_read_for_others() {
     let mut regions = Regions::default();
     let base = regions.enter(id(1, 0, 0), 100, &[]).unwrap();
     let new = regions.enter(id(2, 0, 0), 60, &[base]).unwrap();
     let mut reading = Reading::default();
     assert_eq!(reading.cost(&regions, base), 100);
     reading.refer(&regions, new);
-    assert_eq!((reading.own_bytes(), reading.besides_bytes(), reading.cost(&regions, base)), (60, 100, 0));
+    assert_eq!((reading.own_bytes(), reading.extra_bytes(), reading.cost(&regions, base)), (60, 100, 0));
     reading.refer(&regions, base);
     reading.refer(&regions, base);
-    assert_eq!((reading.own_bytes(), reading.besides_bytes()), (160, 0));
+    assert_eq!((reading.own_bytes(), reading.extra_bytes()), (160, 0));
 }
 
 #[test]

@@ -24,7 +24,7 @@ const DIRECTORY_BATCH: usize = 32;
 const AHEAD_BATCH: usize = 2;
 const AHEAD_BATCHES: usize = 4;
 /// Memory for bases while the chunks of one container are named by their contents.
-const NAMING_BYTES: usize = 4 << 20;
+const LOCATED_BASES_BYTES: usize = 4 << 20;
 
 /// Opens containers by their directories.
 struct OpenContainers(Store);
@@ -167,7 +167,7 @@ impl Store {
         // Only if a region has bases, since the containers have to be listed for them.
         let has_bases = reader.directory.regions.iter().any(|region| !region.bases.is_empty());
         let listed = if has_bases { self.list_containers(&Scratch::default())? } else { Containers::default() };
-        let bases = BaseReader::new(self, &listed, NAMING_BYTES);
+        let bases = BaseReader::new(self, &listed, LOCATED_BASES_BYTES);
         for region in 0..u32::try_from(reader.directory.regions.len()).unwrap_or(0) {
             let numbers = reader.chunks_of(region);
             let opened = open_region_of((&reader, &whole), region, &bases, &mut compressor, &mut plain)?;

@@ -385,7 +385,7 @@ fn container_vectors(out: &mut Vectors) {
         (ChunkKind::Tree, node_of_every_entry(), encoded),
         (ChunkKind::Tree, vec![0, 0], Vec::new()),
     ];
-    let sealed = seal(ContainerKind::Metadata, 4, &[chunks.clone()]);
+    let sealed = seal(ContainerKind::Metadata, 4, std::slice::from_ref(&chunks));
     out.push(("metadata_container", sealed.bytes.to_vec()));
     out.push(("metadata_container_name", sealed.name.checksum.to_vec()));
 

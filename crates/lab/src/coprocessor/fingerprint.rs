@@ -57,19 +57,17 @@ impl Hash {
 
 /// Names the chunks of a block, and appends the names.
 fn name(ready: Option<&Ready>, block: &mut [u8], chunk: usize, names: &mut Vec<u8>) -> Result<()> {
-    match ready {
-        Some(hash) => block.chunks_mut(chunk).try_for_each(|chunk| {
+    if let Some(hash) = ready {
+        for chunk in block.chunks_mut(chunk) {
             names.extend(hash.apply(chunk)?);
-            Ok(())
-        }),
-        None => {
-            let chunks: Vec<_> = block.chunks(chunk).collect();
-            let mut found = Vec::with_capacity(chunks.len());
-            onefold_accel::fingerprint::keyed_hashes(&KEY, &chunks, &mut found);
-            names.extend(found.iter().flatten());
-            Ok(())
         }
+        return Ok(());
     }
+    let chunks: Vec<_> = block.chunks(chunk).collect();
+    let mut found = Vec::with_capacity(chunks.len());
+    onefold_accel::fingerprint::keyed_hashes(&KEY, &chunks, &mut found);
+    names.extend(found.iter().flatten());
+    Ok(())
 }
 
 /// A measurement to make.

@@ -377,9 +377,9 @@ impl VectorJob {
                         found.clear();
                         finder.candidates(blocks[number], 0, &mut found);
                         std::hint::black_box(&found);
-                        results
-                            .into_iter()
-                            .for_each(|results| results.extend(found.iter().flat_map(|at| at.to_le_bytes())));
+                        if let Some(results) = results {
+                            results.extend(found.iter().flat_map(|at| at.to_le_bytes()));
+                        }
                     },
                 ))
             }
@@ -395,7 +395,9 @@ impl VectorJob {
                         names.clear();
                         hashing.name(&blocks[number], &mut names);
                         std::hint::black_box(&names);
-                        results.into_iter().for_each(|results| results.extend(names.iter().flatten()));
+                        if let Some(results) = results {
+                            results.extend(names.iter().flatten());
+                        }
                     },
                 ))
             }

@@ -163,52 +163,58 @@ impl Laboratory {
                 findings.notes.clone_from(&spec.notes);
                 (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
             }
-            Experiment::Kernels(spec) => {
-                let (worker, features) = (&self.worker, self.features);
-                let millis = self.sized(spec.quick_millis, spec.millis);
-                let shown = kernels::measure(spec, millis, self.rounds(), (worker, features), monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Instructions(spec) => {
-                let around = (&self.worker, self.features);
-                let millis = self.sized(spec.quick_millis, spec.millis);
-                let shown = instructions::measure(spec, millis, self.rounds(), around, monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Fingerprints(spec) => {
-                let around = (&self.worker, self.features);
-                let mebibytes = self.sized(spec.quick_mib, spec.mib);
-                let shown = fingerprints::measure(spec, mebibytes, self.rounds(), around, monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Compressors(spec) => {
-                let mebibytes = self.sized(spec.quick_mib, spec.mib);
-                let shown = compressors::measure(spec, mebibytes, self.rounds(), &self.inputs, monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Dumps(spec) => show(&mut findings, &spec.notes, self.dumps(spec, monitor)?),
-            Experiment::Energy(spec) => {
-                let around = (&self.worker, self.features, Path::new(POWERCAP));
-                let millis = self.sized(spec.quick_millis, spec.millis);
-                let shown = energy::measure(spec, millis, self.rounds(), around, monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Steps(spec) => {
-                let counts = if self.size == Size::Quick { &spec.quick_counts } else { &spec.counts };
-                show(&mut findings, &spec.notes, steps::measure(spec, counts, monitor)?);
-            }
-            Experiment::References(spec) => {
-                let counts = spec.counts_at(self.size);
-                let shown = references::measure(spec, &counts, self.rounds(), processors(), monitor)?;
-                show(&mut findings, &spec.notes, shown);
-            }
-            Experiment::Halvings(spec) => {
-                let shown = halvings::measure(spec, spec.bytes_at(self.size), self.rounds(), processors(), monitor)?;
-                show(&mut findings, &spec.notes, shown);
+            _ => {
+                if let Some((notes, shown)) = self.shown(experiment, monitor)? {
+                    show(&mut findings, notes, shown);
+                }
             }
         }
         findings.seconds = start.elapsed().as_secs_f64();
         Ok(findings)
+    }
+
+    /// Measures an experiment that has no points; returns its notes, too.
+    fn shown<'a>(&self, experiment: &'a Experiment, monitor: &dyn Monitor) -> Result<Option<(&'a [String], Shown)>> {
+        let (notes, shown): (&Vec<String>, Shown) = match experiment {
+            Experiment::Points(_) | Experiment::Chunking(_) => return Ok(None),
+            Experiment::Kernels(spec) => {
+                let (worker, features) = (&self.worker, self.features);
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                (&spec.notes, kernels::measure(spec, millis, self.rounds(), (worker, features), monitor)?)
+            }
+            Experiment::Instructions(spec) => {
+                let around = (&self.worker, self.features);
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                (&spec.notes, instructions::measure(spec, millis, self.rounds(), around, monitor)?)
+            }
+            Experiment::Fingerprints(spec) => {
+                let around = (&self.worker, self.features);
+                let mebibytes = self.sized(spec.quick_mib, spec.mib);
+                (&spec.notes, fingerprints::measure(spec, mebibytes, self.rounds(), around, monitor)?)
+            }
+            Experiment::Compressors(spec) => {
+                let mebibytes = self.sized(spec.quick_mib, spec.mib);
+                (&spec.notes, compressors::measure(spec, mebibytes, self.rounds(), &self.inputs, monitor)?)
+            }
+            Experiment::Dumps(spec) => (&spec.notes, self.dumps(spec, monitor)?),
+            Experiment::Energy(spec) => {
+                let around = (&self.worker, self.features, Path::new(POWERCAP));
+                let millis = self.sized(spec.quick_millis, spec.millis);
+                (&spec.notes, energy::measure(spec, millis, self.rounds(), around, monitor)?)
+            }
+            Experiment::Steps(spec) => {
+                let counts = if self.size == Size::Quick { &spec.quick_counts } else { &spec.counts };
+                (&spec.notes, steps::measure(spec, counts, monitor)?)
+            }
+            Experiment::References(spec) => {
+                let counts = spec.counts_at(self.size);
+                (&spec.notes, references::measure(spec, &counts, self.rounds(), processors(), monitor)?)
+            }
+            Experiment::Halvings(spec) => {
+                (&spec.notes, halvings::measure(spec, spec.bytes_at(self.size), self.rounds(), processors(), monitor)?)
+            }
+        };
+        Ok(Some((notes, shown)))
     }
 
     /// Returns the size with `--quick`, or the one that an experiment states.

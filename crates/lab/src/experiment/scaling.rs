@@ -180,7 +180,7 @@ impl Scaling<'_> {
         let (mut bytes, mut chunks) = (0, 0);
         let before = (Instant::now(), processor_time(), processor_time_of_all());
         let failures = record(&source, options, &driver, self.monitor, &mut |recorded| {
-            if let Recorded::Chunk(chunk) = recorded {
+            if let Recorded::Chunk(chunk, _) = recorded {
                 bytes += u64::from(chunk.len);
                 chunks += 1;
             }

@@ -79,6 +79,7 @@ impl Corpus {
                 excludes: Arc::clone(reading.excludes),
                 rule: reading.chunker.rule(Arc::new(Hash::Blake3)),
                 budget: reading.budget,
+                accelerator: None,
             };
             // The error of the scratch file, for which the engine has no variant.
             let mut unwritten = None;

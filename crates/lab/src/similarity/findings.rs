@@ -27,7 +27,7 @@ const COLUMNS: [Column; 11] = [
     ("features (ms per MB)", |all, it| Some(1e3 * it.times.features.as_secs_f64() / (float(all.unique_bytes) / MB))),
     ("new data (MB/s per thread)", |all, it| speed(all.unique_bytes, it.times.sum().as_secs_f64())),
     ("decoded for the last version (times its size)", |all, it| {
-        Some(float(it.own_bytes + it.besides_bytes) / float(*all.versions.last()?).max(1.0))
+        Some(float(it.own_bytes + it.extra_bytes) / float(*all.versions.last()?).max(1.0))
     }),
     ("restore of the last version (MB/s per thread)", |all, it| {
         speed(all.versions.last().copied()?, it.restore.as_secs_f64())
@@ -130,7 +130,7 @@ impl Measured {
     fn costs(&self) -> Plot {
         let axis = |title: &str| Axis { title: title.to_owned(), is_logarithmic: false, names: Vec::new() };
         let last = float(self.versions.last().copied().unwrap_or(0).max(1));
-        let point = |it: &Outcome| (float(it.own_bytes + it.besides_bytes) / last, float(it.stored_bytes()) / MB);
+        let point = |it: &Outcome| (float(it.own_bytes + it.extra_bytes) / last, float(it.stored_bytes()) / MB);
         let series = |it: &Outcome| Series { name: it.point.to_string(), is_published: false, points: vec![point(it)] };
         Plot {
             title: "Size against what a restore of the last version decodes".to_owned(),

@@ -62,7 +62,7 @@ pub struct Outcome {
     /// Bytes of regions that the last version refers to.
     pub own_bytes: u64,
     /// Bytes of bases that its restore decodes besides.
-    pub besides_bytes: u64,
+    pub extra_bytes: u64,
     /// Bytes that the restore decompressed, with its cache.
     pub decoded_bytes: u64,
     /// Time of that.
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
             loads: 0,
             times: Times::default(),
             own_bytes: 0,
-            besides_bytes: 0,
+            extra_bytes: 0,
             decoded_bytes: 0,
             restore: Duration::ZERO,
             memory_bytes: 0,
@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
         self.outcome.restore = processor_time_since(start);
         self.outcome.decoded_bytes = self.stored.decoded_bytes();
         self.outcome.own_bytes = self.search.reading.own_bytes();
-        self.outcome.besides_bytes = self.search.reading.besides_bytes();
+        self.outcome.extra_bytes = self.search.reading.extra_bytes();
         self.outcome.memory_bytes = (self.search.index.memory_bytes() + self.search.regions.memory_bytes()) as u64;
         Ok(self.outcome)
     }

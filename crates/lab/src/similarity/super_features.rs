@@ -60,8 +60,8 @@ impl Extractor {
             for feature in group {
                 hasher.update(&feature.to_le_bytes());
             }
-            let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
-            *hash = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+            let first = hasher.finalize().as_bytes().first_chunk().copied();
+            *hash = u64::from_le_bytes(first.expect("a hash has 32 bytes"));
         }
         hashes
     }

@@ -6,7 +6,6 @@ use crate::collect::copy::CopyRequest;
 use crate::collect::copy::order::{CopiedContainer, Wanted};
 use crate::collect::lifetime::{self, ClassBytes, LifetimeClass, LifetimeClasses};
 use crate::compress::Compressor;
-use crate::container::reader::plaintext_of;
 use crate::container::{CompressedRegion, ContainerReader, DirectoryChunk, RegionChunk};
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
@@ -194,7 +193,8 @@ impl OpenRegion {
         let (entry, stored) = reader.unseal_region(region, sealed)?;
         // Before anything is derived from the bytes: a bit that flips later is noticed when they are sealed again.
         let checksum = crc32c::crc32c(stored);
-        let plain = plaintext_of(entry, &prefix, stored, compressor, plain)
+        let plain = entry
+            .plaintext(&prefix, stored, compressor, plain)
             .ok_or_else(|| reader.wrong_region(region, "does not decompress"))?;
         let chunks = RegionChunks::of(reader, region, plain);
         let mut class_bytes = ClassBytes::default();

@@ -27,7 +27,7 @@ pub(super) fn shown(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds) ->
     for id in ids.iter().filter(|id| spec.data_sets.contains(&results.data_sets[id.data_set].name)) {
         claims.extend(published(spec, results, speeds, *id));
     }
-    claims.extend(ids.iter().flat_map(|id| trend(spec, results, speeds, *id)));
+    claims.extend(ids.iter().filter_map(|id| trend(spec, results, speeds, *id)));
     Ok(Shown {
         notes: Vec::new(),
         tables: vec![table(spec, results, speeds, &ids)],
@@ -72,17 +72,12 @@ fn table(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, ids: &[RunId]
             let gigabytes = run.map_or(1.0, |run| float(run.outcome.bytes.max(1)) / 1e9);
             let seconds = seconds(results, id, speeds, at).first().copied();
             let shares = shares(results, id, speeds, at).map(|samples| samples.median());
-            match seconds {
-                Some(seconds) => row.extend(seconds.all().map(|seconds| Cell::Number(seconds / gigabytes))),
-                None => {
-                    let chunk = speeds.steps[at].chunk.map(|rate| 1e3 / rate);
-                    let identify = run.map(|run| run.outcome.time.as_secs_f64() / gigabytes);
-                    row.extend([
-                        Cell::of(chunk, false),
-                        Cell::Text(missing(step).0.to_owned()),
-                        Cell::of(identify, false),
-                    ]);
-                }
+            if let Some(seconds) = seconds {
+                row.extend(seconds.all().map(|seconds| Cell::Number(seconds / gigabytes)));
+            } else {
+                let chunk = speeds.steps[at].chunk.map(|rate| 1e3 / rate);
+                let identify = run.map(|run| run.outcome.time.as_secs_f64() / gigabytes);
+                row.extend([Cell::of(chunk, false), Cell::Text(missing(step).0.to_owned()), Cell::of(identify, false)]);
             }
             row.push(Cell::of(run.map(|run| 1e3 / speeds.write * unique_share(run)), false));
             row.extend(shares.map(|share| Cell::of(share, false)));
@@ -199,6 +194,8 @@ mod tests {
 
     #[test]
     fn shares_of_the_paper_are_reproduced_or_not_and_those_of_a_device_are_not_judged() {
+        use Verdict::{CannotBeShown, DoesNotHold, Holds, NotReproduced, Reproduced};
+
         let Experiment::Points(spec) = Experiment::named("lazy-figure-9").unwrap() else { panic!("another kind") };
         let stages = spec.stages.as_ref().unwrap();
         let results = results(&spec, |_| run(&[(100_000_000, 13)]));
@@ -210,7 +207,6 @@ mod tests {
             assert!(shown.claims.iter().all(|claim| claim.remark.contains("not judged") == claim.found.is_empty()));
             shown.claims.into_iter().map(|claim| claim.verdict).collect::<Vec<_>>()
         };
-        use Verdict::{CannotBeShown, DoesNotHold, Holds, NotReproduced, Reproduced};
         let missing = [CannotBeShown; 3];
         assert_eq!(verdicts(1.0), [&[Reproduced; 2][..], &missing, &[Holds; 3]].concat());
         assert_eq!(verdicts(0.5), [&[NotReproduced; 2][..], &missing, &[DoesNotHold; 3]].concat());
