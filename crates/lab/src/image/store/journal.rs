@@ -157,7 +157,7 @@ mod tests {
     fn journal(frames: u64) -> Vec<u8> {
         let frame = |sequence: u64| {
             let mut changes = Vec::new();
-            (0..sequence % 3 * 20 + 1)
+            (0..=sequence % 3 * 20)
                 .for_each(|at| encode_change(&change(u32::try_from(sequence + at).unwrap()), &mut changes));
             encode_frame(5, sequence, &changes)
         };
