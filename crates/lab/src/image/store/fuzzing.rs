@@ -6,6 +6,8 @@ use super::checkpoint::{self, HEADER_BYTES, Header};
 use super::state::{Added, Blocks, Change, State, zeros_at};
 use super::{journal, open};
 
+/// Frames that the target makes of an input: two bytes become a sector.
+const FRAMES_MAX: u64 = 64;
 /// Memory that a state may take, for any input.
 const MEMORY: u64 = 1 << 20;
 /// Units of the image that changes are applied to.
@@ -48,7 +50,9 @@ pub fn contents(bytes: &[u8]) {
 /// applied to an image of zeros.
 pub fn journal(bytes: &[u8]) {
     let (mut frames, mut rest, mut sequence) = (Vec::new(), bytes, 0);
-    while let Some((len, behind)) = rest.split_first_chunk::<2>() {
+    while sequence < FRAMES_MAX
+        && let Some((len, behind)) = rest.split_first_chunk::<2>()
+    {
         let len = u16::from_le_bytes(*len);
         if len == u16::MAX {
             frames.extend_from_slice(behind);
