@@ -272,7 +272,7 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
             vec!["run", "trace", "--set", "treshold=3"],
             "there is no dimension \"treshold\"; did you mean \"threshold\"?",
         ),
-        (vec!["run", "trace", "--set", "schedule=never"], "it takes: eager, lazy, pool, exhaustive, adaptive"),
+        (vec!["run", "trace", "--set", "schedule=never"], "it takes eager, lazy, pool, exhaustive, adaptive"),
         (vec!["run", "trace", "--set", "store=cuckoo"], "take schedule=eager"),
         (vec!["run", "trace", "--set", "memory=2M"], "more than 2 MiB"),
         (vec!["run", "trace", "--device", "nmve"], "there is no device \"nmve\"; did you mean \"nvme\"?"),

@@ -2,7 +2,7 @@
 //!
 //! These kernels ask the processor for its features themselves, so no variable of the environment takes one away. A job names its
 //! kernel instead. The `blake3` crate chooses its code once for a process, too; its module `platform`, which exists for benchmarks,
-//! has each of them, and [`keyed_hash`] builds the tree of a chunk on it.
+//! has each of them, and `keyed_hash` builds the tree of a chunk on it.
 
 use std::time::{Duration, Instant};
 

@@ -14,7 +14,7 @@ const WINDOW_LOG_MIN: u32 = 10;
 
 /// Replaces `out` by a frame of `plain` that refers to `prefix`, too.
 pub(super) fn compress(level: i32, prefix: &[u8], plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    // A context borrows its prefix as long as it lives, so each region has its own: 5% of the time of compression.
+    // A context borrows its prefix as long as it lives, so each region has its own.
     let mut context = CCtx::try_create().context("no memory to compress")?;
     let window_log = window_log(prefix.len() + plain.len());
     let done = context
