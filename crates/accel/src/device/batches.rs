@@ -10,13 +10,13 @@ use super::queue::{Limits, Listed, Named, POISON, POISON_WORD, Queue, Rule, Span
 use super::{Device, Fault, FaultKind, Frozen};
 use crate::boundary::{Finder, WINDOW};
 
-/// Chunks of which the processor names one again.
+/// Chunks of a block of which the processor names one again, at most.
 const SAMPLED: usize = 128;
 
 /// How much of the results is computed again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
-    /// One tile of each batch, and one chunk of 128.
+    /// One tile of each batch; one chunk of each block, and of each 128.
     #[default]
     Sample,
     /// All.
@@ -225,17 +225,24 @@ impl Batches {
         Ok(Some(names))
     }
 
+    /// Chooses a chunk of each block, and of each [`SAMPLED`] chunks: a block that did not reach the device is found.
+    fn sample(&self, in_flight: &InFlight) -> Vec<usize> {
+        let block_of = |span: &Span| span.start as usize / self.limits.block_bytes;
+        let groups = in_flight.spans.chunk_by(|one, next| block_of(one) == block_of(next));
+        let (mut chosen, mut start) = (Vec::new(), 0);
+        for part in groups.flat_map(|group| group.chunks(SAMPLED)) {
+            let drawn = self.draw(in_flight.batch, 1 + start as u64) % part.len() as u64;
+            chosen.push(start + usize::try_from(drawn).unwrap_or(0));
+            start += part.len();
+        }
+        chosen
+    }
+
     /// Names a sample again, or all.
     fn check_names(&self, in_flight: &InFlight, names: &[[u8; 32]]) -> Result<(), Fault> {
         let chosen: Vec<usize> = match self.check {
             Check::All => (0..names.len()).collect(),
-            Check::Sample => {
-                let choose = |start: usize| {
-                    let len = SAMPLED.min(names.len() - start) as u64;
-                    start + usize::try_from(self.draw(in_flight.batch, 1 + start as u64) % len).unwrap_or(0)
-                };
-                (0..names.len()).step_by(SAMPLED).map(choose).collect()
-            }
+            Check::Sample => self.sample(in_flight),
         };
         let chunk = |number: &usize| {
             let span = in_flight.spans.get(*number)?;

@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<AcceleratorChoice, String> {
 /// Part of a device's results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum CheckedPart {
-    /// One chunk of 128, and 16 KiB of each batch
+    /// One chunk of each block of 512 KiB, and of each 128; and 16 KiB of each batch
     #[default]
     Sample,
     /// Everything

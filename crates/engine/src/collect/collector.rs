@@ -312,9 +312,9 @@ impl<'a> Collector<'a> {
         self.store.objects.refresh_collections(self.session.id)?;
         // What other collections delete is read before containers are listed.
         let absent = self.store.read_absent_but(number)?;
-        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
+        let all = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
         // Nobody relies on what a collection with a damaged `final` has condemned. This one deletes it if it has condemned it, too.
-        let listed = listed.retain(|_, id| !absent.is_undecided(id) || named.containers.contains(id));
+        let listed = all.retain(|_, id| !absent.is_undecided(id) || named.containers.contains(id));
         let mut cursor = named.containers.cursor();
         let condemned = listed.retain(|_, id| cursor.contains(id));
         let is_marking = condemned.iter().any(|(_, id)| !named.quarantined.contains(id));
@@ -364,7 +364,8 @@ impl<'a> Collector<'a> {
         let mut settled = decision.settle()?;
         let report = reporting.into_inner();
         if commits.may_have_bases(self.store.config.format) {
-            self.rescue_bases(&listed, &mut settled, named, report)?;
+            // A container that this one does not delete stays, whatever another has condemned, and needs its bases.
+            self.rescue_bases(&all, &mut settled, named, report)?;
         }
         let mut step = CollectionEncoder::new(CollectionStep::Final);
         step.quick(self.count_quick(marked)?);

@@ -3,12 +3,13 @@
 //! The order of durable effects is that of `docs/durability.md`.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::object::bytes::ObjectBytes;
+use crate::object::header::FormatVersion;
 use crate::object::names::{ContainerName, ObjectName};
 use crate::object::sealed::SMALL_LEN_MAX;
 use crate::object::store::{Created, PendingPut};
@@ -233,6 +234,11 @@ impl Session {
     /// Returns true if a collection is known to have ended the session.
     pub(crate) fn is_fenced(&self) -> bool {
         self.store.read_commit(self.id).is_ok_and(|commit| commit.body.kind == CommitKind::Fence)
+    }
+
+    /// Seals the end of the session in another version of the format.
+    pub(crate) fn seal_as(&mut self, version: FormatVersion) {
+        Arc::make_mut(&mut self.store.config).format = version;
     }
 
     fn create_commit(&self, body: &CommitBody) -> Result<(Created, [u8; 32])> {

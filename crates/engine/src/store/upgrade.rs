@@ -31,13 +31,15 @@ pub fn upgrade(store: &Store, version: FormatVersion, scratch: &Scratch, hostnam
         return Ok(false);
     }
     // As long as the session has not ended, nobody removes its temporary files.
-    let session = Session::create(store, scratch, SessionKind::Backup, hostname)?;
+    let mut session = Session::create(store, scratch, SessionKind::Backup, hostname)?;
     for (copy, bytes) in outdated {
         if let Err(error) = replace(store, &session, copy, &bytes) {
             return Err(session.abandon(error));
         }
     }
-    // One that cannot be ended is fenced by a collection later.
+    // Its end is the first commit of the new version: whoever has read the old config learns of it there. A session that cannot be ended
+    // is fenced by a collection later.
+    session.seal_as(version);
     let _ended = session.end();
     Ok(true)
 }
