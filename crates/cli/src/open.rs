@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use onefold_cdp::stored::{EMPTY_TAG, INCOMPLETE_TAG};
 use onefold_engine::Error;
 use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
@@ -130,10 +129,12 @@ impl OpenedSnapshot {
     }
 }
 
+/// Tags of checkpoints whose images lack changes. A program that cannot protect volumes reads such snapshots, too.
+const LACKING_TAGS: [&str; 2] = ["cdp-empty", "cdp-incomplete"];
+
 /// Warns if the images of a checkpoint lack changes of their volumes.
 fn warn_of_lacks(session: SessionId, snapshot: &Snapshot, output: &Output) {
-    let has = |tag: &str| snapshot.tags.iter().any(|other| other == tag);
-    if has(EMPTY_TAG) || has(INCOMPLETE_TAG) {
+    if snapshot.tags.iter().any(|tag| LACKING_TAGS.contains(&tag.as_str())) {
         let snapshot = short_id(session);
         output.warn(&format!(
             "snapshot {snapshot} ends inside a gap of its history: its images lack changes of the volumes"
@@ -330,4 +331,14 @@ pub(crate) fn find<'a>(
     name: &SnapshotName,
 ) -> Result<(SessionId, &'a Snapshot)> {
     Ok(selection(args)?.find(commits, &name.name)?)
+}
+
+#[cfg(all(test, feature = "cdp"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_that_lack_changes_have_the_tags_that_the_command_knows() {
+        assert_eq!(LACKING_TAGS, [onefold_cdp::stored::EMPTY_TAG, onefold_cdp::stored::INCOMPLETE_TAG]);
+    }
 }
