@@ -14,7 +14,8 @@ use crate::text;
 pub(crate) fn open(settings: &Settings, output: &Output, args: &AcceleratorArgs) -> Result<Option<Accelerator>> {
     let choice = args.accelerator.unwrap_or(settings.accelerator);
     let check = args.accelerator_check.into();
-    let opened = Accelerator::choose(choice, check, settings.memory_bytes, &OsHost::new())?;
+    let mut note = |sentence: &str| output.warn(sentence);
+    let opened = Accelerator::choose(choice, check, settings.memory_bytes, &OsHost::new(), &mut note)?;
     if let Some(accelerator) = &opened
         && Verbosity::Verbose <= output.verbosity
     {
@@ -31,6 +32,5 @@ pub(crate) fn budget(settings: &Settings, accelerator: Option<&Accelerator>) -> 
 
 /// Describes what a device did.
 pub(crate) fn sentence(usage: &AcceleratorUsage) -> String {
-    let batches = text::count(usage.batches, "batch").replace("batchs", "batches");
-    format!("{} searched and named {} in {batches}", usage.name, text::bytes(usage.bytes))
+    format!("{} searched and named {} (batches: {})", usage.name, text::bytes(usage.bytes), usage.batches)
 }

@@ -105,6 +105,16 @@ fn open_device(number: u32) -> std::result::Result<Arc<dyn Device>, Fault> {
     ))
 }
 
+/// Returns the sentence for a device that is there and does not work; `None` if there is none that could.
+fn note_on(fault: &Fault) -> Option<String> {
+    match fault.kind {
+        FaultKind::Absent | FaultKind::Unsuitable | FaultKind::OutOfMemory => None,
+        FaultKind::Lost | FaultKind::Wrong => {
+            Some(format!("the accelerator cuda:0 is not used: {fault}; the processor does all of its work"))
+        }
+    }
+}
+
 /// Work of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AcceleratorUsage {
@@ -119,7 +129,8 @@ pub struct AcceleratorUsage {
 }
 
 impl Accelerator {
-    /// Opens the chosen device after its self-test. `None`: the processor does everything.
+    /// Opens the chosen device after its self-test. `None`: the processor does everything. With [`AcceleratorChoice::Auto`], `note`
+    /// gets a sentence if there is a device that does not work; none that is absent, too old, or short of memory.
     ///
     /// # Errors
     ///
@@ -129,13 +140,19 @@ impl Accelerator {
         check: Check,
         memory_bytes: usize,
         host: &dyn Host,
+        note: &mut dyn FnMut(&str),
     ) -> Result<Option<Self>> {
         let device = match choice {
             AcceleratorChoice::Cpu => return Ok(None),
             AcceleratorChoice::Auto if memory_bytes < AUTO_BYTES_MIN => return Ok(None),
             AcceleratorChoice::Auto => match open_device(0) {
                 Ok(device) => device,
-                Err(_) => return Ok(None),
+                Err(fault) => {
+                    if let Some(sentence) = note_on(&fault) {
+                        note(&sentence);
+                    }
+                    return Ok(None);
+                }
             },
             AcceleratorChoice::Cuda(_) if memory_bytes < DEVICE_BYTES_MIN => {
                 let (bytes, least) = (memory_bytes >> 20, DEVICE_BYTES_MIN >> 20);
@@ -348,5 +365,19 @@ impl DeviceWork {
             work.attempt(|batches| batches.names(batch, Wait::Yes))??
         };
         Some(names.into_iter().map(Fingerprint).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_does_not_work_gets_a_sentence_and_one_that_is_absent_none() {
+        let kinds =
+            [FaultKind::Absent, FaultKind::Unsuitable, FaultKind::OutOfMemory, FaultKind::Lost, FaultKind::Wrong];
+        let has_note = kinds.map(|kind| note_on(&Fault::new(kind, "the reason")));
+        let expected = "the accelerator cuda:0 is not used: the reason; the processor does all of its work";
+        assert_eq!(has_note, [None, None, None, Some(expected.to_owned()), Some(expected.to_owned())]);
     }
 }
