@@ -76,6 +76,9 @@ pub(crate) enum Unreadable {
     /// A trace was made of what could be read.
     #[cfg(feature = "lab")]
     NotRecorded,
+    /// Regions were compressed of what could be read.
+    #[cfg(feature = "lab")]
+    NotCompressed,
     /// Advice was given on what could be read.
     #[cfg(feature = "lab")]
     NotAdvisedOn,
@@ -89,6 +92,8 @@ impl fmt::Display for Unreadable {
             Self::NotAdvisedOn => "the advice is on what could be read: the errors above say what could not",
             #[cfg(feature = "lab")]
             Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
+            #[cfg(feature = "lab")]
+            Self::NotCompressed => "the figures are of what could be read: the errors above say what could not",
             Self::NotIndexed => {
                 "the index was rebuilt without the containers that cannot be read: the errors above say which"
             }

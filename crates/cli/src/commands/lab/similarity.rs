@@ -47,6 +47,6 @@ pub(crate) fn similarity(settings: &Settings, output: &Arc<Output>, args: &Simil
     if let Some(path) = &args.findings {
         write_new(path, &serde_json::to_vec_pretty(&findings)?)?;
     }
-    ensure!(measured.failures == 0, Unreadable::NotRecorded);
+    ensure!(measured.failures == 0, Unreadable::NotCompressed);
     Ok(())
 }
