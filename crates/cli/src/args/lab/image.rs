@@ -64,18 +64,25 @@ pub(crate) struct PackArgs {
     pub(crate) scratch: Option<PathBuf>,
 }
 
-/// Options of `lab image read`.
-#[derive(Args, Debug)]
-pub(crate) struct ReadArgs {
-    /// Directory of the store
-    #[arg(value_name = "STORE")]
-    pub(crate) store: PathBuf,
+/// A range of an image.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct RangeArgs {
     /// First byte
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     pub(crate) offset: u64,
     /// Bytes [default: up to the end of the image]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) length: Option<u64>,
+}
+
+/// Options of `lab image read`.
+#[derive(Args, Debug)]
+pub(crate) struct ReadArgs {
+    /// Directory of the store
+    #[arg(value_name = "STORE")]
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
     /// File to write, or to replace [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -101,12 +108,8 @@ pub(crate) struct TrimArgs {
     /// Directory of the store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// First byte
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
-    pub(crate) offset: u64,
-    /// Bytes [default: up to the end of the image]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) length: Option<u64>,
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
 }
 
 /// Options of the commands without others.

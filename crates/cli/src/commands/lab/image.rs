@@ -113,7 +113,8 @@ fn report(output: &Output, offset: u64, bytes: u64, done: &str) -> Result<()> {
 fn read(settings: &Settings, output: &Output, args: &ReadArgs) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let store = open(settings, &args.store)?;
-    let length = length_of(&store, args.offset, args.length)?;
+    let offset = args.range.offset;
+    let length = length_of(&store, offset, args.range.length)?;
     let mut target = match &args.output {
         None => None,
         Some(path) => Some(Target::create(path).with_context(|| format!("write {}", path.display()))?),
@@ -124,7 +125,7 @@ fn read(settings: &Settings, output: &Output, args: &ReadArgs) -> Result<()> {
         ensure!(!interrupt.is_raised(), Error::Interrupted);
         let len = usize::try_from(length - done).unwrap_or(usize::MAX).min(STEP_BYTES);
         let bytes = buffer.get_mut(..len).unwrap_or_default();
-        store.read(args.offset + done, bytes)?;
+        store.read(offset + done, bytes)?;
         match &mut target {
             None => output.bytes(bytes)?,
             Some(target) => target.write_all(bytes).context("write the output")?,
@@ -133,7 +134,7 @@ fn read(settings: &Settings, output: &Output, args: &ReadArgs) -> Result<()> {
     }
     let Some(target) = target else { return Ok(output.flush()?) };
     target.finish().context("write the output")?;
-    report(output, args.offset, length, "read")
+    report(output, offset, length, "read")
 }
 
 /// Bytes to write.
@@ -202,10 +203,11 @@ fn write(settings: &Settings, output: &Output, args: &WriteArgs) -> Result<()> {
 /// Replaces a range by zeros.
 fn trim(settings: &Settings, output: &Output, args: &TrimArgs) -> Result<()> {
     let mut store = open(settings, &args.store)?;
-    let length = length_of(&store, args.offset, args.length)?;
-    store.trim(args.offset, length)?;
+    let offset = args.range.offset;
+    let length = length_of(&store, offset, args.range.length)?;
+    store.trim(offset, length)?;
     store.close()?;
-    report(output, args.offset, length, "trimmed")
+    report(output, offset, length, "trimmed")
 }
 
 /// Joins neighboring blocks.
