@@ -40,7 +40,7 @@ pub(super) enum Way {
     Previous,
     /// Any two that are durable.
     Random,
-    /// What no region can have: regions and containers that do not exist or are not durable, metadata, one twice, too many.
+    /// Impossible bases: regions and containers that do not exist or are not durable, metadata, one twice, too many.
     Adversarial,
 }
 

@@ -176,7 +176,7 @@ impl Budget {
         Self { index_bytes: self.index_bytes - bases_bytes - working, bases_bytes, ..self }
     }
 
-    /// Returns what reading and using bases takes beside what is kept of them: one chain, and in each thread a prefix of two
+    /// Returns what reading and using bases takes in addition to their cache: one chain, and in each thread a prefix of two
     /// regions with the state of a compressor for it.
     fn based_bytes(&self) -> usize {
         let threads = self.threads.min(self.regions_in_flight + self.containers_sealing) + 1;

@@ -19,7 +19,7 @@ pub(super) struct Loaded {
     pub(super) problems: usize,
     /// Its block.
     pub(super) block: usize,
-    /// Where it begins there.
+    /// Its first byte there.
     pub(super) start: usize,
     /// Its length.
     pub(super) len: u32,

@@ -186,7 +186,7 @@ pub(crate) struct Packer {
     open: Option<ContainerBuilder>,
     /// Sealed bytes of the open container's regions.
     regions_len: usize,
-    /// What the length of its directories depends on.
+    /// Counts that decide the length of its directories.
     shape: Shape,
 }
 

@@ -1,4 +1,4 @@
-//! What one session adds to the index of similar regions, as it is kept next to the index of the host.
+//! Additions of one session to the index of similar regions, as it is kept next to the index of the host.
 //!
 //! The index is the sum of the additions of all sessions in their order. An addition that is lost, damaged or of a session whose containers
 //! are gone is left out: later regions find fewer bases. The same bytes fit a sealed directory, from which the index can be rebuilt.

@@ -66,7 +66,7 @@ pub struct BaseChunk {
     pub chunk: u16,
 }
 
-/// What the policy decides.
+/// Decision of the policy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
     /// No base.

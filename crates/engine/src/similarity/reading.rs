@@ -1,4 +1,4 @@
-//! What a restore of the snapshot that is being made reads: its own regions, and bases besides.
+//! Regions that a restore of the snapshot that is being made reads: its own, and bases.
 
 use crate::bitmap::Bitmap;
 

@@ -24,7 +24,7 @@ pub struct RegionId {
     pub region: u16,
 }
 
-/// What is known of a region. Takes 24 bytes, 0.4 for each of its 64 chunks of 8 KiB.
+/// Record of a region. Takes 24 bytes, 0.4 for each of its 64 chunks of 8 KiB.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     session: u32,

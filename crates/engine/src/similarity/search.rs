@@ -26,7 +26,7 @@ pub struct BaseSearch {
     pub regions: Regions,
     /// Sample of their features.
     pub index: AnchorIndex,
-    /// What a restore of the session's snapshot reads.
+    /// Regions that a restore of the session's snapshot reads.
     pub reading: Reading,
     limits: Limits,
     /// Bases of the last region that has some.

@@ -62,7 +62,7 @@ impl BlockHash {
 #[derive(Clone)]
 pub struct BlockKeys {
     unit: [u8; 32],
-    /// That of level L + 1 at index L.
+    /// The key of level L + 1 stands at index L.
     pairs: [[u8; 32]; LEVEL_MAX as usize],
 }
 

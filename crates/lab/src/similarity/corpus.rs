@@ -49,7 +49,7 @@ pub(super) struct Corpus {
     file: File,
     pub(super) chunks: Vec<Extent>,
     pub(super) versions: Vec<Version>,
-    /// What could not be read.
+    /// Files and directories that could not be read.
     pub(super) failures: u64,
 }
 

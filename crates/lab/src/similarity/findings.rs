@@ -1,4 +1,4 @@
-//! What was measured, in the form that reports draw.
+//! Measurements in the form that reports draw.
 
 use crate::counts::float;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};

@@ -30,12 +30,12 @@ use corpus::{Corpus, Reading};
 use point::Point;
 use run::Outcome;
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(Debug)]
 pub struct SimilarityOptions {
     /// Versions of a source, in order.
     pub paths: Vec<PathBuf>,
-    /// What to leave out.
+    /// Paths to leave out.
     pub excludes: Arc<Excludes>,
     /// How streams are cut.
     pub chunker: Chunker,
@@ -51,7 +51,7 @@ pub struct SimilarityOptions {
     pub scratch: PathBuf,
 }
 
-/// What was measured.
+/// Outcome of a measurement.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
     /// Bytes of each version.
@@ -64,7 +64,7 @@ pub struct Measured {
     pub long_stream: Result<u64, u64>,
     /// Outcome of each point.
     pub outcomes: Vec<Outcome>,
-    /// What could not be read.
+    /// Files and directories that could not be read.
     pub failures: u64,
     /// Time of it all, in seconds.
     pub seconds: f64,

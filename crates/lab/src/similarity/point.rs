@@ -13,7 +13,7 @@ use onefold_engine::source::exclude::parse_size;
 use super::super_features::SuperFeature;
 use crate::point::dimension::unknown;
 
-/// What names regions that are similar.
+/// Features by which similar regions are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feature {
     /// Nothing: no region has a base.

@@ -42,7 +42,7 @@ impl Times {
     }
 }
 
-/// What a point came to.
+/// Outcome of a point.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
     /// The point.

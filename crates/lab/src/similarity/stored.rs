@@ -203,7 +203,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Empties the cache, and starts to count anew. Returns how many regions were decompressed so far.
+    /// Empties the cache, and starts to count again. Returns how many regions were decompressed so far.
     pub(super) fn begin_restore(&mut self) -> Result<u64> {
         self.file.flush()?;
         self.opened = Lru::new(CACHE_BYTES);

@@ -12,7 +12,7 @@ use crate::together::{THREADS_MAX, processors};
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StageSpec {
-    /// What is shown of them.
+    /// Views of them.
     pub shows: Shows,
     /// Data sets of which the paper has bytes, or numbers.
     pub data_sets: Vec<String>,
