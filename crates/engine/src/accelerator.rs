@@ -107,12 +107,8 @@ fn open_device(number: u32) -> std::result::Result<Arc<dyn Device>, Fault> {
 
 /// Returns the sentence for a device that is there and does not work; `None` if there is none that could.
 fn note_on(fault: &Fault) -> Option<String> {
-    match fault.kind {
-        FaultKind::Absent | FaultKind::Unsuitable | FaultKind::OutOfMemory => None,
-        FaultKind::Lost | FaultKind::Wrong => {
-            Some(format!("the accelerator cuda:0 is not used: {fault}; the processor does all of its work"))
-        }
-    }
+    let sentence = || format!("the accelerator cuda:0 is not used: {fault}; the processor does all of its work");
+    fault.kind.is_failure().then(sentence)
 }
 
 /// Work of a device.

@@ -15,7 +15,7 @@ impl Origin {
         Self {
             version: version.to_owned(),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processors: crate::together::processors(),
             memory: memory().unwrap_or(0),
             kernel: format!("{} {}", kernel.sysname().to_string_lossy(), kernel.release().to_string_lossy()),
             time,

@@ -1,8 +1,7 @@
-//! Rates of searching and started, on threads of the processor and on a device. `bench/device` makes tables of them.
+//! Rates of candidates and fingerprints, on threads of the processor and on a device. `bench/device` makes tables of them.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use onefold_accel::boundary::Finder;
@@ -13,6 +12,8 @@ use onefold_accel::fingerprint::keyed_hashes;
 use onefold_engine::chunk::{ChunkSizes, Chunking, Cutter};
 use onefold_engine::random::SplitMix64;
 use serde::Serialize;
+
+use crate::together::together;
 
 /// Bytes of a block, as a backup has them.
 const BLOCK_BYTES: usize = 512 << 10;
@@ -27,7 +28,7 @@ const KEY: [u8; 32] = [7; 32];
 pub struct RatesOptions {
     /// Bytes in memory, made by a seed.
     pub bytes: usize,
-    /// Rounds, of which the best and the median count.
+    /// Rounds, of which the median counts.
     pub rounds: usize,
     /// Numbers of threads.
     pub threads: Vec<usize>,
@@ -48,10 +49,30 @@ pub struct Rate {
     pub batch_bytes: usize,
     /// Bytes of all.
     pub bytes: usize,
-    /// Seconds of the best round.
-    pub best_seconds: f64,
     /// Seconds of the median round.
     pub median_seconds: f64,
+    /// Seconds of the fastest round.
+    pub least_seconds: f64,
+    /// Seconds of the slowest round.
+    pub most_seconds: f64,
+}
+
+impl Rate {
+    /// Describes work on `bytes` bytes by its name, what did it, its threads, and the bytes of a batch. `seconds` are those of the rounds,
+    /// shortest first.
+    pub fn new(work: &str, (by, threads, batch_bytes): (&str, usize, usize), bytes: usize, seconds: &[f64]) -> Self {
+        let at = |number: usize| seconds.get(number).copied().unwrap_or_default();
+        Self {
+            work: work.to_owned(),
+            by: by.to_owned(),
+            threads,
+            batch_bytes,
+            bytes,
+            median_seconds: at(seconds.len() / 2),
+            least_seconds: at(0),
+            most_seconds: at(seconds.len().saturating_sub(1)),
+        }
+    }
 }
 
 /// Data with what the processor finds in it.
@@ -89,21 +110,10 @@ fn cut(candidates: &[u32], len: u32) -> Vec<(u32, u32)> {
 }
 
 /// Seconds of rounds, shortest first.
-fn rounds(count: usize, run: &mut dyn FnMut() -> Result<()>) -> Result<Vec<f64>> {
-    let mut seconds = Vec::new();
-    for _ in 0..count.max(1) {
-        let start = Instant::now();
-        run()?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
+fn rounds(count: usize, run: &mut dyn FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
+    let mut seconds = (0..count.max(1)).map(|_| Ok(run()?.as_secs_f64())).collect::<Result<Vec<_>>>()?;
     seconds.sort_by(f64::total_cmp);
     Ok(seconds)
-}
-
-fn rate(work: &str, (by, threads, batch_bytes): (&str, usize, usize), bytes: usize, seconds: &[f64]) -> Rate {
-    let at = |number: usize| seconds.get(number).copied().unwrap_or_default();
-    let (best_seconds, median_seconds) = (at(0), at(seconds.len() / 2));
-    Rate { work: work.to_owned(), by: by.to_owned(), threads, batch_bytes, bytes, best_seconds, median_seconds }
 }
 
 /// Measures the processor.
@@ -136,28 +146,22 @@ pub fn of_processor(options: &RatesOptions) -> Result<Vec<Rate>> {
         let blocks: Vec<(&[u8], &Vec<u32>)> = noise.chunks(BLOCK_BYTES).zip(&found).collect();
         let share = blocks.len().div_ceil((*threads).max(1));
         for (work, searches, names) in [("candidates", true, false), ("names", false, true), ("both", true, true)] {
-            let mut run = || {
-                thread::scope(|scope| -> Result<()> {
-                    let mut started = Vec::new();
-                    for part in blocks.chunks(share) {
-                        let work = move || {
-                            let mut own = Vec::new();
-                            for (block, found) in part {
-                                if searches {
-                                    candidates(block, &mut own);
-                                }
-                                if names {
-                                    chunks(block, if searches { &own } else { found });
-                                }
-                            }
-                        };
-                        started.push(thread::Builder::new().spawn_scoped(scope, work)?);
+            let part = |number: usize| Ok(blocks.chunks(share).nth(number).unwrap_or_default());
+            let on_part = |part: &[(&[u8], &Vec<u32>)]| {
+                let (mut own, mut bytes) = (Vec::new(), 0);
+                for (block, found) in part {
+                    if searches {
+                        candidates(block, &mut own);
                     }
-                    started.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")))
-                })
+                    if names {
+                        chunks(block, if searches { &own } else { found });
+                    }
+                    bytes += block.len() as u64;
+                }
+                Ok(bytes)
             };
-            let seconds = rounds(options.rounds, &mut run)?;
-            rates.push(rate(work, ("processor", *threads, 0), noise.len(), &seconds));
+            let seconds = rounds(options.rounds, &mut || Ok(together(*threads, part, on_part)?.elapsed))?;
+            rates.push(Rate::new(work, ("processor", *threads, 0), noise.len(), &seconds));
         }
     }
     Ok(rates)
@@ -178,9 +182,13 @@ pub fn of_device(device: &Arc<dyn Device>, options: &RatesOptions) -> Result<Vec
             let allocating = Arc::clone(device);
             let pool = Pool::new(BLOCK_BYTES, blocks * BATCHES, move |len| allocating.allocate(len));
             let mut flow = Flow::open(device, &rule, limits)?;
-            let mut run = || flow.run(&prepared.noise, &pool);
+            let mut run = || {
+                let start = Instant::now();
+                flow.run(&prepared.noise, &pool)?;
+                Ok(start.elapsed())
+            };
             let seconds = rounds(options.rounds, &mut run)?;
-            rates.push(rate(work, (&name, 0, limits.area_bytes()), prepared.noise.len(), &seconds));
+            rates.push(Rate::new(work, (&name, 0, limits.area_bytes()), prepared.noise.len(), &seconds));
         }
     }
     Ok(rates)
@@ -209,13 +217,13 @@ impl Flow {
     /// Sends all bytes through the device, in buffers that are filled as a file fills them.
     fn run(&mut self, bytes: &[u8], pool: &Pool) -> Result<()> {
         let mut searching: Vec<(Batch, Vec<usize>)> = Vec::new();
-        let mut started: Vec<Batch> = Vec::new();
+        let mut fingerprinting: Vec<Batch> = Vec::new();
         let mut parts = bytes.chunks(self.limits.area_bytes());
         loop {
             let part = parts.next();
             if let Some(part) = part {
                 if !self.batches.has_free_position() {
-                    self.finish(&mut searching, &mut started)?;
+                    self.finish(&mut searching, &mut fingerprinting)?;
                 }
                 let mut blocks = Vec::new();
                 for block in part.chunks(BLOCK_BYTES) {
@@ -227,19 +235,19 @@ impl Flow {
                 }
                 let lens = blocks.iter().map(|block| block.len()).collect();
                 searching.push((self.batches.begin(blocks)?, lens));
-            } else if searching.is_empty() && started.is_empty() {
+            } else if searching.is_empty() && fingerprinting.is_empty() {
                 return Ok(());
             }
             // Half of the batches are searched while the others are named.
             if BATCHES / 2 < searching.len() || part.is_none() && !searching.is_empty() {
-                self.name_oldest(&mut searching, &mut started)?;
+                self.name_oldest(&mut searching, &mut fingerprinting)?;
             } else if part.is_none() {
-                self.finish(&mut searching, &mut started)?;
+                self.finish(&mut searching, &mut fingerprinting)?;
             }
         }
     }
 
-    fn name_oldest(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, started: &mut Vec<Batch>) -> Result<()> {
+    fn name_oldest(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, fingerprinting: &mut Vec<Batch>) -> Result<()> {
         let (batch, lens) = searching.remove(0);
         let range =
             |(block, len): (usize, &usize)| Range { block, start: 0, len: u32::try_from(*len).unwrap_or(0), halo: 0 };
@@ -255,17 +263,17 @@ impl Flow {
         }
         spans.truncate(self.limits.chunks_max());
         self.batches.name(batch, spans, Vec::new())?;
-        started.push(batch);
+        fingerprinting.push(batch);
         Ok(())
     }
 
     /// Frees a position.
-    fn finish(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, started: &mut Vec<Batch>) -> Result<()> {
-        if started.is_empty() {
-            self.name_oldest(searching, started)?;
+    fn finish(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, fingerprinting: &mut Vec<Batch>) -> Result<()> {
+        if fingerprinting.is_empty() {
+            self.name_oldest(searching, fingerprinting)?;
         }
-        if !started.is_empty() {
-            self.batches.names(started.remove(0), Wait::Yes)?;
+        if !fingerprinting.is_empty() {
+            self.batches.names(fingerprinting.remove(0), Wait::Yes)?;
         }
         Ok(())
     }
@@ -289,10 +297,8 @@ mod tests {
         let measured = of_device(&device, &options).unwrap();
         assert_eq!(measured.len(), 6);
         for rate in rates.iter().chain(&measured) {
-            assert!(
-                rate.bytes == 3 << 20 && 0.0 < rate.best_seconds && rate.best_seconds <= rate.median_seconds,
-                "{rate:?}"
-            );
+            let seconds = [0.0, rate.least_seconds, rate.median_seconds, rate.most_seconds];
+            assert!(rate.bytes == 3 << 20 && rate.least_seconds != 0.0 && seconds.is_sorted(), "{rate:?}");
         }
     }
 }

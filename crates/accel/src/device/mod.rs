@@ -57,6 +57,16 @@ pub enum FaultKind {
     Wrong,
 }
 
+impl FaultKind {
+    /// Returns true if a device is there that should work, and does not.
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::Absent | Self::Unsuitable | Self::OutOfMemory => false,
+            Self::Lost | Self::Wrong => true,
+        }
+    }
+}
+
 /// A device did not do its work. The processor can always do it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {

@@ -1,6 +1,6 @@
 //! `devices`.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use onefold_accel::{boundary, fingerprint};
 use onefold_engine::accelerator::{About, devices, self_test};
 
@@ -8,12 +8,22 @@ use crate::json::devices::{DeviceList, ListedDevice, Processor};
 use crate::output::Output;
 use crate::text;
 
-/// Lists what can search and name chunks, and tests each device.
+/// Lists what can search and name chunks, and tests each device. Fails if one does not work.
 pub(crate) fn run(output: &Output) -> Result<()> {
-    let (listed, missing) = match devices() {
-        Ok(found) => ((0..).zip(found).map(|(number, about)| tested(number, &about)).collect(), None),
-        Err(fault) => (Vec::new(), Some(fault.to_string())),
-    };
+    let (mut listed, mut broken, mut missing) = (Vec::new(), 0, None);
+    match devices() {
+        Ok(found) => {
+            for (number, about) in (0..).zip(found) {
+                let fault = self_test(number).err();
+                broken += u64::from(fault.as_ref().is_some_and(|fault| fault.kind.is_failure()));
+                listed.push(described(number, &about, fault.map(|fault| fault.to_string())));
+            }
+        }
+        Err(fault) => {
+            broken += u64::from(fault.kind.is_failure());
+            missing = Some(fault.to_string());
+        }
+    }
     let boundaries = boundary::Kernel::ALL.into_iter().filter(|kernel| kernel.is_available());
     let fingerprints = fingerprint::Kernel::ALL.into_iter().filter(|kernel| kernel.is_available());
     let processor = Processor {
@@ -22,8 +32,15 @@ pub(crate) fn run(output: &Output) -> Result<()> {
     };
     let found = DeviceList { processor, devices: listed, missing };
     if output.json {
-        return Ok(output.message(&found)?);
+        output.message(&found)?;
+    } else {
+        print(output, &found)?;
     }
+    ensure!(broken == 0, "of the devices that should work, {broken} cannot be used");
+    Ok(())
+}
+
+fn print(output: &Output, found: &DeviceList) -> Result<()> {
     output.line(format!("processor: boundaries by {}", found.processor.boundaries.join(", ")))?;
     output.line(format!("processor: fingerprints by {}", found.processor.fingerprints.join(", ")))?;
     for ListedDevice { accelerator, name, compute_capability, memory_bytes, driver, fault, .. } in &found.devices {
@@ -40,8 +57,7 @@ pub(crate) fn run(output: &Output) -> Result<()> {
     }
 }
 
-fn tested(number: u32, about: &About) -> ListedDevice {
-    let fault = self_test(number).err().map(|fault| fault.to_string());
+fn described(number: u32, about: &About, fault: Option<String>) -> ListedDevice {
     ListedDevice {
         accelerator: format!("cuda:{number}"),
         name: about.name.clone(),

@@ -60,6 +60,7 @@ use crate::point::memory::{BUCKETS_MIN, MEMTABLE_MIN, SCALE_MAX};
 use crate::point::preset::Preset;
 use crate::replay::MadeUp;
 use crate::run::{Setting, run};
+use crate::together::processors;
 
 /// Size of experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,11 +94,6 @@ pub struct Laboratory {
     inputs: Inputs,
     worker: Worker,
     features: Features,
-}
-
-/// Returns how many processors this process may use.
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 impl Laboratory {
