@@ -79,7 +79,7 @@ fn devices_are_listed_with_what_is_missing_and_with_their_self_test() {
     let listed = with_driver(&fixture, "", &["devices"]).code(0).stdout();
     assert!(listed.contains("cuda:0: the processor, compute capability 9.0, 1.000 GiB, CUDA 12.9: passed"), "{listed}");
     // The third launch lies.
-    let listed = with_driver(&fixture, "0 0 3", &["devices", "--json"]).code(0).json();
+    let listed = with_driver(&fixture, "0 0 3", &["devices", "--json"]).code(1).json();
     let device = &listed["devices"][0];
     assert_eq!((device["is_usable"].as_bool(), device["accelerator"].as_str()), (Some(false), Some("cuda:0")));
     assert!(device["fault"].as_str().unwrap().contains("the device's kernel"), "{device}");
