@@ -40,6 +40,7 @@ mod sources;
 mod standing;
 mod stopping;
 mod support;
+mod taking_apart;
 mod undecided;
 mod volumes;
 mod why;

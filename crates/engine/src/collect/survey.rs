@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
+use crate::collect::bases_graph::BaseGraph;
 use crate::collect::copy::{CopyBudget, HintRefresher};
 use crate::collect::dependents::needed_as_bases;
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
-use crate::collect::plan::{ContainerUsage, PrunePlan};
+use crate::collect::plan::{ContainerUsage, PrunePlan, numbers};
 use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
@@ -186,6 +187,7 @@ impl Survey<'_> {
         &self,
         candidates: &Containers,
         absent: &Absent,
+        (listed, commits): (&Containers, &Commits),
         (reached, hints, hinted): (Reached, &FilledHintRuns, &mut Hinted),
         report: &mut PruneReport,
     ) -> Result<Planned> {
@@ -208,9 +210,13 @@ impl Survey<'_> {
         };
         let mut of_container = of_container;
         let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
-        if !absent.undecided.is_empty() {
-            let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
-            plan.give_up(undecided.filter_map(&mut of_container));
+        let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
+        let undecided: Vec<ContainerNumber> =
+            if absent.undecided.is_empty() { Vec::new() } else { undecided.collect() };
+        plan.give_up(undecided.iter().copied().filter_map(&mut of_container));
+        if commits.may_have_bases(self.store.config.format) {
+            let fixed = numbers(undecided.iter().map(|number| &number.0));
+            self.weigh_bases((listed, candidates), &mut plan, (&usage, &fixed), report)?;
         }
         let given_up = plan.given_up();
         let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
@@ -223,6 +229,41 @@ impl Survey<'_> {
 }
 
 impl Survey<'_> {
+    /// Weighs whether bases stay or what depends on them is taken apart. If there is no memory for that, they stay.
+    fn weigh_bases(
+        &self,
+        (listed, candidates): (&Containers, &Containers),
+        plan: &mut PrunePlan,
+        (usage, fixed): (&Usage, &Bitmap),
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        let beating = Beating(self);
+        let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
+        let graph = BaseGraph::read(self.store, listed, self.memory() / 4, parties, &mut |error| report.find(error))?;
+        let Some(graph) = graph else {
+            self.monitor
+                .note("bases stay with all that depends on them: weighing them takes more than a quarter of --memory");
+            return self.keep_found(listed, (plan, &|number, kind, len| usage.of(number, kind, len)), report);
+        };
+        let mut may_go = Bitmap::default();
+        candidates.numbers().for_each(|number| may_go.insert(number.0));
+        let mut failed = None;
+        let mut of_candidate = |number: u32| {
+            if !may_go.contains(number) {
+                return None;
+            }
+            match candidates.sized(ContainerNumber(number)) {
+                Ok((name, len)) => usage.of(number, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            }
+        };
+        plan.weigh_bases(&graph, &mut of_candidate, fixed, &self.request.options);
+        failed.map_or(Ok(()), Err)
+    }
+
     /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
     pub(super) fn keep_bases(
         &self,
@@ -234,6 +275,15 @@ impl Survey<'_> {
         if !commits.may_have_bases(self.store.config.format) {
             return Ok(());
         }
+        self.keep_found(listed, (plan, usage), report)
+    }
+
+    fn keep_found(
+        &self,
+        listed: &Containers,
+        (plan, usage): (&mut PrunePlan, &UsageOf<'_>),
+        report: &mut PruneReport,
+    ) -> Result<()> {
         let (given_up, beating) = (plan.given_up(), Beating(self));
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
         let needed = needed_as_bases(self.store, listed, &given_up, parties, &mut |error| report.find(error))?;
@@ -254,21 +304,6 @@ pub(super) type UsageOf<'a> = dyn Fn(u32, ContainerKind, u32) -> Option<Containe
 #[expect(clippy::unnecessary_wraps, reason = "the form of `UsageOf`")]
 pub(super) fn usage_of_dead(number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
     Some(ContainerUsage { number, kind, stored_bytes, live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: 0 })
-}
-
-impl Planned {
-    /// Takes the containers out of the plan that others depend on.
-    pub(super) fn keep_bases(
-        &mut self,
-        survey: &Survey<'_>,
-        listed: &Containers,
-        commits: &Commits,
-        report: &mut PruneReport,
-    ) -> Result<()> {
-        let Self { usage, plan, .. } = self;
-        let usage = |number, kind, len| usage.of(number, kind, len);
-        survey.keep_bases(listed, commits, (plan, &usage), report)
-    }
 }
 
 /// A plan with what it was made from.
