@@ -284,7 +284,10 @@ mod tests {
             let mut kept = PrunePlan::new(world.usages.values().copied(), &options);
             let needed = world.graph.needed(&kept.given_up());
             kept.keep(needed_of(&world, &needed));
-            assert!(world.freed(&kept.given_up()).unwrap() <= freed, "seed {seed}: {plan:?} {kept:?}");
+            // What copies grow by counts toward the limit on copying, which it did not before.
+            if max_unused == MaxUnused::Bytes(0) && max_repack_bytes == u64::MAX {
+                assert!(world.freed(&kept.given_up()).unwrap() <= freed, "seed {seed}: {plan:?} {kept:?}");
+            }
             apart += totals.apart_containers;
             if max_unused == MaxUnused::Bytes(0) && max_repack_bytes == u64::MAX {
                 let count = u32::try_from(world.usages.len()).unwrap();
