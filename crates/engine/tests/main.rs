@@ -36,6 +36,7 @@ mod repairing;
 mod replacing;
 mod restore_faults;
 mod sessions;
+mod similar;
 mod sources;
 mod standing;
 mod stopping;

@@ -15,6 +15,7 @@ pub(crate) mod read;
 pub mod record;
 pub mod reuse;
 pub mod run;
+pub mod similar;
 mod source_file;
 pub mod writer;
 
@@ -23,12 +24,11 @@ use block::BLOCK_BYTES;
 use onefold_accel::device::{Limits, Search};
 
 use crate::chunk::CHUNK_BYTES_AVERAGE;
-use crate::container::bases::BASES_MAX;
-use crate::store::base_reader::CHAIN_REGIONS_MAX;
+use crate::container::bases::{BASES_MAX, CHAIN_REGIONS_MAX};
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
-pub use bases::ChooseBases;
+pub use bases::{ChooseBases, NewRegion, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
@@ -66,6 +66,10 @@ pub struct Budget {
     pub device_blocks: usize,
     /// Bytes for the bases of regions; 0: regions get none.
     pub bases_bytes: usize,
+    /// Bytes for the index of similar regions; 0: there is none.
+    pub similar_bytes: usize,
+    /// Chains of bases that are read at the same time; 8 MiB each.
+    pub base_chains: usize,
 }
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -86,8 +90,14 @@ const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// State of a compressor at the default level with a prefix: tables of 2^18 and 2^17 entries, and a buffer for the worst case.
 const PREFIX_COMPRESSOR_BYTES: usize = 5 * MIB / 2;
-/// The least memory that is worth keeping bases in: those of four regions.
+/// The least memory that is worth keeping bases in, with features and directories: plaintexts of eight regions.
 const BASES_BYTES_MIN: usize = 8 * REGION_BYTES;
+/// The greatest: plaintexts of 72 regions, 18 MiB of features and 18 MiB of directories.
+const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
+/// Plaintexts of one chain of bases.
+const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * REGION_BYTES / 2;
+/// Names of chunks that a session refers to.
+const REFERRED_BYTES: usize = 5 * MIB / 4;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
@@ -123,6 +133,8 @@ impl Budget {
             device_batches: 0,
             device_blocks: 0,
             bases_bytes: 0,
+            similar_bytes: 0,
+            base_chains: 1,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
@@ -165,22 +177,29 @@ impl Budget {
         WriterLimits { sealing, writing, barrier }
     }
 
-    /// Takes memory of the index for the bases of regions, at most a quarter of it; nothing if too little were left of either.
+    /// Takes memory of the index of chunks for similar regions and their bases, at most a third of it; nothing if too little were
+    /// left of either. The cache of bases is at most [`BASES_BYTES_MAX`], so that the index of regions grows with the budget.
     #[must_use]
     pub fn with_bases(self) -> Self {
-        let working = self.based_bytes();
-        let bases_bytes = (self.index_bytes / 4).saturating_sub(working);
+        let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);
+        let budget = Self { base_chains, ..self };
+        let share = (budget.index_bytes / 3).saturating_sub(budget.based_bytes());
+        let bases_bytes = (share / 2).min(BASES_BYTES_MAX);
         if bases_bytes < BASES_BYTES_MIN {
             return self;
         }
-        Self { index_bytes: self.index_bytes - bases_bytes - working, bases_bytes, ..self }
+        let similar_bytes = share - bases_bytes;
+        let index_bytes = budget.index_bytes - share - budget.based_bytes();
+        Self { index_bytes, bases_bytes, similar_bytes, ..budget }
     }
 
-    /// Returns what reading and using bases takes in addition to their cache: one chain, and in each thread a prefix of two
-    /// regions with the state of a compressor for it.
+    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions, the names of
+    /// chunks that are referred to, chains, and in each thread a prefix of two regions and the state of a compressor for it.
     fn based_bytes(&self) -> usize {
         let threads = self.threads.min(self.regions_in_flight + self.containers_sealing) + 1;
-        CHAIN_REGIONS_MAX * REGION_BYTES + threads * (BASES_MAX * REGION_BYTES + PREFIX_COMPRESSOR_BYTES)
+        let queues = 2 * (self.regions_in_flight + 1) * REGION_BYTES / 2 + REFERRED_BYTES;
+        let prefixes = threads * (BASES_MAX * REGION_BYTES / 2 + PREFIX_COMPRESSOR_BYTES);
+        queues + self.base_chains * CHAIN_BYTES + prefixes
     }
 
     /// Returns how many of `threads` threads a budget can keep supplied.
@@ -208,7 +227,7 @@ impl Budget {
         let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
         let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
         let queues = blocks + regions + compressors + containers + waiting + unrecorded;
-        let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.based_bytes() };
+        let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.similar_bytes + self.based_bytes() };
         queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes() + based
     }
 }

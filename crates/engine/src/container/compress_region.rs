@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::compress::{Compression, Compressor};
-use crate::container::Region;
 use crate::container::seal::BasePlaintexts;
+use crate::container::{Base, ChosenBases, Region};
 use crate::pipeline::{BufferPool, Task};
 
 /// Compresses a region.
@@ -26,14 +26,13 @@ impl CompressRegion {
         Self { bases: Some(bases), ..self }
     }
 
-    /// Compresses a region against its bases where that saves enough. Bases that cannot be read are no bases.
-    fn compress_against(&self, region: &mut Region, compressor: &mut Compressor) -> Option<()> {
-        let reader = self.bases.as_ref()?;
-        let chosen = std::mem::take(&mut region.chosen);
-        let bases = reader.list(&chosen).ok()??;
-        let prefix = reader.prefix(&bases).ok().filter(|prefix| !prefix.is_empty())?;
-        region.compress_against(compressor, self.compression, (&bases, &prefix));
-        Some(())
+    /// Compresses a region against its bases where that saves enough. Bases that cannot be read are no bases. Returns true if it
+    /// is compressed against them.
+    fn compress_against(&self, region: &mut Region, chosen: &[Base], compressor: &mut Compressor) -> bool {
+        let Some(reader) = &self.bases else { return false };
+        let Ok(Some(bases)) = reader.list(chosen.to_vec()) else { return false };
+        let Ok(prefix) = reader.prefix(&bases) else { return false };
+        !prefix.is_empty() && region.compress_against(compressor, self.compression, (&bases, &prefix))
     }
 }
 
@@ -43,9 +42,13 @@ impl Task for CompressRegion {
 
     fn run(&self, mut region: Region) -> Region {
         let mut compressor = self.compressors.take();
-        region.compress(&mut compressor, self.compression);
-        if !region.chosen.is_empty() {
-            let _stays_without = self.compress_against(&mut region, &mut compressor);
+        let ChosenBases { bases: chosen, is_sure } = std::mem::take(&mut region.chosen);
+        let is_done = is_sure && self.compress_against(&mut region, &chosen, &mut compressor);
+        if !is_done {
+            region.compress(&mut compressor, self.compression);
+            if !chosen.is_empty() && !is_sure {
+                let _stays_without = self.compress_against(&mut region, &chosen, &mut compressor);
+            }
         }
         self.compressors.put(compressor);
         region
