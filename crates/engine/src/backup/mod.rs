@@ -25,6 +25,7 @@ use onefold_accel::device::{Limits, Search};
 
 use crate::chunk::CHUNK_BYTES_AVERAGE;
 use crate::container::bases::{BASES_MAX, CHAIN_REGIONS_MAX};
+use crate::source::ahead::SHARE_BYTES;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
@@ -56,6 +57,8 @@ pub struct Budget {
     pub references_in_flight: usize,
     /// Steps of the walk that wait for references before them; about 600 bytes each.
     pub steps_waiting: usize,
+    /// Shares of what the walk finds ahead; 128 KiB each.
+    pub walk_shares: usize,
     /// Bytes for reading the parent's metadata.
     pub parent_bytes: usize,
     /// Bytes for the index.
@@ -98,6 +101,8 @@ const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
 const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * REGION_BYTES / 2;
 /// Names of chunks that a session refers to.
 const REFERRED_BYTES: usize = 5 * MIB / 4;
+/// Most that the walk looks ahead: a directory on each of eight levels, and seven in it.
+const WALK_SHARES_MAX: usize = 64;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
@@ -128,6 +133,7 @@ impl Budget {
             pending_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             references_in_flight: (bytes / 64 / REFERENCE_BYTES).clamp(1 << 12, 1 << 16),
             steps_waiting: (bytes / 64 / STEP_BYTES).clamp(1 << 10, 1 << 16),
+            walk_shares: (bytes / 128 / SHARE_BYTES).clamp(1, WALK_SHARES_MAX),
             parent_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             index_bytes: 0,
             device_batches: 0,
@@ -225,8 +231,9 @@ impl Budget {
         let containers =
             2 * CONTAINER_BYTES + self.containers_sealing * SEALING_BYTES + self.containers_writing * CONTAINER_BYTES;
         let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
+        let walk = self.walk_shares * SHARE_BYTES;
         let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
-        let queues = blocks + regions + compressors + containers + waiting + unrecorded;
+        let queues = blocks + regions + compressors + containers + waiting + walk + unrecorded;
         let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.similar_bytes + self.based_bytes() };
         queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes() + based
     }
