@@ -1,5 +1,6 @@
 //! Repositories of format 2, in which new data is compressed against similar data.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ fn text(version: u64) -> Vec<u8> {
     for line in 0..130_000u64 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let edited = if line % 80 < version { 1 + version } else { 0 };
-        text.push_str(&format!("{:012x} {:04} {edited}\n", (state >> 16) ^ (edited << 20), state >> 55));
+        writeln!(text, "{:012x} {:04} {edited}", (state >> 16) ^ (edited << 20), state >> 55).unwrap();
     }
     text.into_bytes()
 }

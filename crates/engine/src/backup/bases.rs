@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::backup::Budget;
 use crate::compress::Compression;
-use crate::container::{Assigned, Bases, ChosenBases, Region, RegionChunk};
+use crate::container::{Assigned, Bases, ChosenBases, DirectoryChunk, Region, RegionChunk};
 use crate::lru::Lru;
 use crate::object::FormatVersion;
 use crate::pipeline::driver::{Driver, Pool};
@@ -149,7 +149,7 @@ impl OpenProposed {
         let (container, plain) = self.reader.region(id).ok()?;
         let chunks = container.directory.chunks.get(container.chunks_of(id.region))?;
         let lens: Vec<u32> = chunks.iter().map(|chunk| chunk.len).collect();
-        let names = chunks.iter().filter_map(|chunk| chunk.chunk()).map(|chunk| name_of(&chunk)).collect();
+        let names = chunks.iter().filter_map(DirectoryChunk::chunk).map(|chunk| name_of(&chunk)).collect();
         let opened = Arc::new(OpenedRegion { id, features: self.choice.features(&lens, &plain), names });
         held().insert(id, Arc::clone(&opened), opened.memory_bytes());
         Some(opened)

@@ -109,7 +109,7 @@ impl<'a> SimilarIndex<'a> {
 }
 
 /// Bytes of the checksum at the end of the file.
-const SUM_LEN: u64 = 32;
+const SUM_LEN: usize = 32;
 
 /// Replaces the file by one of these regions.
 fn save(
@@ -139,8 +139,8 @@ fn load(
         Some(ErrorKind::NotFound) => Error::Missing { object: object.clone() },
         _ => error,
     })?;
-    let len = file.len()?.checked_sub(SUM_LEN).ok_or_else(|| Error::damaged(&object, "ends early"))?;
-    let mut checksum = [0; SUM_LEN as usize];
+    let len = file.len()?.checked_sub(SUM_LEN as u64).ok_or_else(|| Error::damaged(&object, "ends early"))?;
+    let mut checksum = [0; SUM_LEN];
     file.read_at(len, &mut checksum)?;
     let mut reader = SealedReader::front_of(file, path.to_owned(), Seal { len, checksum });
     let regions = SimilarRegions::read(&mut reader, &object, repository, limits)?;

@@ -25,7 +25,7 @@ pub const BUDGET_PART: usize = 24;
 /// Slots of a bucket.
 const BUCKET_SLOTS: usize = 16;
 /// Bytes of a bucket.
-pub(super) const BUCKET_BYTES: u64 = 8 * BUCKET_SLOTS as u64;
+pub(super) const BUCKET_BYTES: usize = 8 * BUCKET_SLOTS;
 /// Share of slots in use at which the table grows, as numerator and denominator. Buckets that fill up earlier lose old slots; 3% of all
 /// anchors lose their newest region.
 const FILL: (usize, usize) = (3, 4);
@@ -208,7 +208,7 @@ impl AnchorIndex {
     /// Writes the buckets, with regions numbered from `first`.
     pub(super) fn write(&self, first: u32, out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         for bucket in &self.buckets {
-            let mut bytes = [0; BUCKET_BYTES as usize];
+            let mut bytes = [0; BUCKET_BYTES];
             for (bytes, slot) in bytes.chunks_exact_mut(8).zip(bucket) {
                 let region = slot & (EMPTY >> CHECK_BITS);
                 let is_known = *slot != EMPTY && u64::from(first) <= region;
@@ -232,7 +232,7 @@ impl AnchorIndex {
         &mut self,
         number: usize,
         count: usize,
-        bytes: &[u8; BUCKET_BYTES as usize],
+        bytes: &[u8; BUCKET_BYTES],
         is_known: &dyn Fn(RegionNumber) -> bool,
     ) {
         let is_same_size = count == self.buckets.len();

@@ -148,7 +148,7 @@ impl Regions {
             record.extend_from_slice(&region.to_le_bytes());
             record.extend_from_slice(&[depth, u8::try_from(bases.len()).unwrap_or(u8::MAX)]);
             record.extend_from_slice(&plain_len.to_le_bytes());
-            bases.iter().for_each(|base| record.extend_from_slice(&base.to_le_bytes()));
+            record.extend(bases.iter().flat_map(|base| base.to_le_bytes()));
             out(&record)?;
         }
         Ok(())

@@ -162,8 +162,9 @@ impl SimilarRegions {
             return Err(Refused::Reason("has too sparse a sample"));
         }
         let (sessions, regions, buckets) = (number(reader)?, number(reader)?, number(reader)?);
-        let least =
-            u64::from(sessions) * 20 + u64::from(regions) * REGION_BYTES as u64 + u64::from(buckets) * BUCKET_BYTES;
+        let least = u64::from(sessions) * 20
+            + u64::from(regions) * REGION_BYTES as u64
+            + u64::from(buckets) * BUCKET_BYTES as u64;
         if SESSIONS_MAX < sessions || reader.left() < least {
             return Err(Refused::Reason("ends early"));
         }
