@@ -246,6 +246,9 @@ impl ObjectStore for InQuarantine {
     fn refresh_sessions(&self, session: SessionId) -> Result<()> {
         self.0.refresh_sessions(session)
     }
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.0.refresh_containers(session)
+    }
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
         self.0.try_handshake(session)
     }
