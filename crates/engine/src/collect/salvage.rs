@@ -119,7 +119,7 @@ impl Salvage<'_> {
         Ok(salvaged)
     }
 
-    /// Returns the store in which quarantined containers stand under their usual names, beside the others.
+    /// Returns the store in which quarantined containers stand under their usual names, as all others do.
     fn with_quarantined(&self, containers: &Containers) -> Store {
         let live = &self.session.live;
         let quarantined = containers.retain(|_, id| !live.contains(id));
