@@ -391,7 +391,8 @@ enum Step {
 struct History {
     base: Base,
     draw: Draw,
-    policy_seed: u64,
+    /// Names the regions of the session before; `None`: any two that are there are named.
+    policy: Option<Arc<Policy>>,
     rounds: u64,
     source: MemTree,
     /// Names and bytes of containers before they were damaged.
@@ -422,7 +423,8 @@ impl History {
         world.create(SMALL_2).unwrap();
         let base = Base { world, snapshots: Vec::new() };
         let source = similar_tree(20, FILES);
-        Self { base, draw: Draw::new(seed), policy_seed: seed, rounds: 0, source, damaged: Vec::new() }
+        let policy = (seed % 2 == 0).then(|| Policy::new(Way::Previous, seed));
+        Self { base, draw: Draw::new(seed), policy, rounds: seed, source, damaged: Vec::new() }
     }
 
     /// Backs up one of the versions with bases in what there is.
@@ -432,10 +434,9 @@ impl History {
         self.rounds += 1;
         edit_everywhere(&self.source, 20, FILES, u64::try_from(self.draw.below(4)).unwrap());
         let source = copy(&self.source);
-        let ask = Ask {
-            with_parent: self.draw.once_in(2),
-            ..ask(&Policy::of(&store, &world.scratch(), self.rounds + self.policy_seed))
-        };
+        let policy = self.policy.clone().unwrap_or_else(|| Policy::of(&store, &world.scratch(), self.rounds));
+        policy.next_session();
+        let ask = Ask { with_parent: self.draw.once_in(2), ..ask(&policy) };
         if kills {
             world.disk.fail_at(world.disk.calls() + 20 + u64::try_from(self.draw.below(150)).unwrap(), Fault::Die);
             let killed = world.backup(&store, &self.source, &ask);
