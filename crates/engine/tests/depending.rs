@@ -423,7 +423,7 @@ impl History {
         world.create(SMALL_2).unwrap();
         let base = Base { world, snapshots: Vec::new() };
         let source = similar_tree(20, FILES);
-        let policy = (seed % 2 == 0).then(|| Policy::new(Way::Previous, seed));
+        let policy = seed.is_multiple_of(2).then(|| Policy::new(Way::Previous, seed));
         Self { base, draw: Draw::new(seed), policy, rounds: seed, source, damaged: Vec::new() }
     }
 
