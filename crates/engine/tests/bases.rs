@@ -429,7 +429,12 @@ impl BasePlaintexts for Forged {
 }
 
 /// Seals and publishes a container of one region with any bases.
-fn forge(store: &Store, session: &Arc<Session>, ordinal: u32, (regions, depth): (&[RegionId], u8)) -> RegionId {
+pub(super) fn forge(
+    store: &Store,
+    session: &Arc<Session>,
+    ordinal: u32,
+    (regions, depth): (&[RegionId], u8),
+) -> RegionId {
     // Too short for what refers to the base of another.
     let len = if ordinal == 0 { 100 } else { 3_000 };
     let plain = noise(ordinal.into(), len);

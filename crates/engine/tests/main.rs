@@ -8,6 +8,7 @@ mod copying;
 mod crash;
 mod damage;
 mod deleting;
+mod depending;
 mod deriving;
 mod devices;
 mod drivers;

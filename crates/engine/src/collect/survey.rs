@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
 use crate::collect::copy::{CopyBudget, HintRefresher};
-use crate::collect::dependents::needed_as_bases;
+use crate::collect::depending::{dependents_of, known_needed};
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
 use crate::collect::plan::{ContainerUsage, PrunePlan};
@@ -209,8 +209,13 @@ impl Survey<'_> {
         let mut of_container = of_container;
         let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
         if !absent.undecided.is_empty() {
-            let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
-            plan.give_up(undecided.filter_map(&mut of_container));
+            let mut undecided = Bitmap::default();
+            let is_undecided = |(_, id): &(ContainerNumber, ContainerId)| absent.is_undecided(*id);
+            candidates.iter().filter(is_undecided).for_each(|(number, _)| undecided.insert(number.0));
+            // What depends on them would keep them, and the collection would never end.
+            let dependents = dependents_of(self.store, candidates, &undecided, (driver, &beating))?;
+            let goes = |number: &ContainerNumber| undecided.contains(number.0) || dependents.contains(number.0);
+            plan.give_up(candidates.numbers().filter(goes).filter_map(&mut of_container));
         }
         let given_up = plan.given_up();
         let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
@@ -236,7 +241,7 @@ impl Survey<'_> {
         }
         let (given_up, beating) = (plan.given_up(), Beating(self));
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
-        let needed = needed_as_bases(self.store, listed, &given_up, parties, &mut |error| report.find(error))?;
+        let needed = known_needed(self.store, listed, &given_up, parties, report)?;
         let mut kept = Vec::new();
         for number in listed.numbers().filter(|number| needed.contains(number.0)) {
             let (name, len) = listed.sized(number)?;

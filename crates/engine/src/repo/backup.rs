@@ -14,14 +14,14 @@ use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexPreset,
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;
 use crate::monitor::Monitor;
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::repo::cache::Cache;
 use crate::repo::preset::remember_preset;
 use crate::repo::sessions::with_sessions;
 use crate::repo::similar::SimilarIndex;
 use crate::snapshot::{Head, SessionKind};
-use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::container_set::Containers;
 use crate::store::session::PUTS_MAX;
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
@@ -269,13 +269,9 @@ pub(crate) fn bring_up_to_date(
     Ok(listed.retain(|_, id| !unreadable.contains(&id)))
 }
 
-/// Returns the data containers whose bases need not have stayed.
+/// Returns the containers that may lack a base.
 fn without_bases(session: &Session) -> BTreeSet<ContainerId> {
-    let live = &session.live;
-    let is_fenced = |(number, id): &(ContainerNumber, ContainerId)| {
-        session.without_bases.contains(&id.session) && live.kind(*number) == ContainerKind::Data
-    };
-    live.iter().filter(is_fenced).map(|(_, id)| id).collect()
+    session.lacking_bases.iter().collect()
 }
 
 /// Containers whose directories were read into an index.
@@ -357,8 +353,7 @@ fn make_durable(
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<BTreeSet<ContainerId>> {
-    let fenced = without_bases(session);
-    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !fenced.contains(id);
+    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !session.lacking_bases.contains(*id);
     let in_doubt = session.live.retain(|_, id| is_in_doubt(&id) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {

@@ -27,6 +27,7 @@ pub(crate) mod session;
 pub mod slots;
 pub mod upgrade;
 pub(crate) mod view;
+mod vouching;
 pub mod walk;
 
 use std::fmt::Display;
