@@ -73,6 +73,8 @@ pub struct Budget {
     pub similar_bytes: usize,
     /// Chains of bases that are read at the same time; 8 MiB each.
     pub base_chains: usize,
+    /// Regions that are compressed against bases at the same time; 3.5 MiB each.
+    pub base_threads: usize,
 }
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -93,12 +95,14 @@ const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// State of a compressor at the default level with a prefix: tables of 2^18 and 2^17 entries, and a buffer for the worst case.
 const PREFIX_COMPRESSOR_BYTES: usize = 5 * MIB / 2;
-/// The least memory that is worth keeping bases in, with features and directories: plaintexts of eight regions.
-const BASES_BYTES_MIN: usize = 8 * REGION_BYTES;
+/// The least memory that is worth keeping bases in, with features and directories: plaintexts of seven regions.
+const BASES_BYTES_MIN: usize = 6 * REGION_BYTES;
 /// The greatest: plaintexts of 72 regions, 18 MiB of features and 18 MiB of directories.
 const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
 /// Plaintexts of one chain of bases.
 const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * REGION_BYTES / 2;
+/// A prefix of two regions, and the state of a compressor for it.
+const PREFIX_BYTES: usize = BASES_MAX * REGION_BYTES / 2 + PREFIX_COMPRESSOR_BYTES;
 /// Names of chunks that a session refers to.
 const REFERRED_BYTES: usize = 5 * MIB / 4;
 /// Most that the walk looks ahead: a directory on each of eight levels, and seven in it.
@@ -141,6 +145,7 @@ impl Budget {
             bases_bytes: 0,
             similar_bytes: 0,
             base_chains: 1,
+            base_threads: 1,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
@@ -188,7 +193,8 @@ impl Budget {
     #[must_use]
     pub fn with_bases(self) -> Self {
         let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);
-        let budget = Self { base_chains, ..self };
+        let base_threads = (self.index_bytes / 12 / PREFIX_BYTES).clamp(1, self.threads);
+        let budget = Self { base_chains, base_threads, ..self };
         let share = (budget.index_bytes / 3).saturating_sub(budget.based_bytes());
         let bases_bytes = (share / 2).min(BASES_BYTES_MAX);
         if bases_bytes < BASES_BYTES_MIN {
@@ -200,11 +206,12 @@ impl Budget {
     }
 
     /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions, the names of
-    /// chunks that are referred to, chains, and in each thread a prefix of two regions and the state of a compressor for it.
+    /// chunks that are referred to, chains, and prefixes with the states of compressors.
     fn based_bytes(&self) -> usize {
-        let threads = self.threads.min(self.regions_in_flight + self.containers_sealing) + 1;
         let queues = 2 * (self.regions_in_flight + 1) * REGION_BYTES / 2 + REFERRED_BYTES;
-        let prefixes = threads * (BASES_MAX * REGION_BYTES / 2 + PREFIX_COMPRESSOR_BYTES);
+        // Containers that are sealed read the prefixes of their regions once more.
+        let verified = self.containers_sealing.min(self.threads) * BASES_MAX * REGION_BYTES / 2;
+        let prefixes = self.base_threads * PREFIX_BYTES + verified;
         queues + self.base_chains * CHAIN_BYTES + prefixes
     }
 
@@ -250,6 +257,13 @@ mod tests {
                 let budget = Budget::of(mebibytes * MIB, threads);
                 assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
                 assert!(12 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
+                let with = budget.with_bases();
+                assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");
+                assert!(budget.index_bytes / 2 <= with.index_bytes, "{with:?}");
+                // docs/manual/src/similar.md
+                if mebibytes <= 128 || 512 <= mebibytes || threads <= 2 && 256 == mebibytes {
+                    assert_eq!(with.bases_bytes != 0, 256 <= mebibytes, "{mebibytes} MiB, {threads} threads: {with:?}");
+                }
                 if Budget::DEVICE_BYTES_MIN <= mebibytes * MIB {
                     let with = budget.with_device(mebibytes * MIB);
                     assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");

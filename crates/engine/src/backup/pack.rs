@@ -14,8 +14,8 @@ use crate::container::seal::BasePlaintexts;
 use crate::container::{Assigned, Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
-use crate::pipeline::TaskQueue;
 use crate::pipeline::driver::{Driver, Pool};
+use crate::pipeline::{Permits, TaskQueue};
 use crate::store::container_writer::{ContainerWriter, StoredUnit};
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
@@ -60,7 +60,8 @@ impl PackStage {
         let bases = BaseStage::new((store, session, driver), choice, compression, budget);
         let reader = bases.as_ref().map(|bases| Arc::new(bases.reader()) as Arc<dyn BasePlaintexts>);
         let task = CompressRegion::new(compression);
-        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader));
+        let permits = Arc::new(Permits::new(budget.base_threads));
+        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader, permits));
         let line = |kind| {
             let form = (store.config.format, kind);
             let packer = Packer::new(session.id, form, store.config.container_bytes, compression);

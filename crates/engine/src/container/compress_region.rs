@@ -5,14 +5,14 @@ use std::sync::Arc;
 use crate::compress::{Compression, Compressor};
 use crate::container::seal::BasePlaintexts;
 use crate::container::{Base, ChosenBases, Region};
-use crate::pipeline::{BufferPool, Task};
+use crate::pipeline::{BufferPool, Permits, Task};
 
 /// Compresses a region.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressRegion {
     compression: Compression,
     compressors: Arc<BufferPool<Compressor>>,
-    bases: Option<Arc<dyn BasePlaintexts>>,
+    bases: Option<(Arc<dyn BasePlaintexts>, Arc<Permits>)>,
 }
 
 impl CompressRegion {
@@ -21,15 +21,16 @@ impl CompressRegion {
         Self { compression, compressors: Arc::default(), bases: None }
     }
 
-    /// Compresses regions against bases that were chosen for them, too.
-    pub(crate) fn with_bases(self, bases: Arc<dyn BasePlaintexts>) -> Self {
-        Self { bases: Some(bases), ..self }
+    /// Compresses regions against bases that were chosen for them, too. Each one takes a permit for its prefix and the compressor.
+    pub(crate) fn with_bases(self, bases: Arc<dyn BasePlaintexts>, permits: Arc<Permits>) -> Self {
+        Self { bases: Some((bases, permits)), ..self }
     }
 
     /// Compresses a region against its bases where that saves enough. Bases that cannot be read are no bases. Returns true if it
     /// is compressed against them.
     fn compress_against(&self, region: &mut Region, chosen: &[Base], compressor: &mut Compressor) -> bool {
-        let Some(reader) = &self.bases else { return false };
+        let Some((reader, permits)) = &self.bases else { return false };
+        let _permit = permits.take();
         let Ok(Some(bases)) = reader.list(chosen.to_vec()) else { return false };
         let Ok(prefix) = reader.prefix(&bases) else { return false };
         !prefix.is_empty() && region.compress_against(compressor, self.compression, (&bases, &prefix))

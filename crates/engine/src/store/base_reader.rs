@@ -15,7 +15,7 @@ use crate::container::seal::BasePlaintexts;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::pipeline::BufferPool;
+use crate::pipeline::{BufferPool, Permits};
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::types::{ContainerId, Fingerprint, RegionId};
@@ -37,9 +37,10 @@ pub(crate) struct BaseReader {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Announces that a region was read, and that a chain was.
+    /// Announces that a region was read.
     changed: Condvar,
-    chains_max: usize,
+    /// For chains that are read.
+    chains: Permits,
     compressors: BufferPool<Compressor>,
 }
 
@@ -52,8 +53,6 @@ struct State {
     regions: Lru<RegionId, Arc<[u8]>>,
     /// Regions that a thread is reading.
     reading: BTreeSet<RegionId>,
-    /// Chains that are being read.
-    chains: usize,
     counts: BaseCounts,
 }
 
@@ -101,13 +100,12 @@ impl BaseReader {
             directories: Lru::new(directories_bytes),
             regions: Lru::new(memory_bytes - directories_bytes),
             reading: BTreeSet::new(),
-            chains: 0,
             counts: BaseCounts::default(),
         };
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            chains_max: chains.max(1),
+            chains: Permits::new(chains),
             compressors: BufferPool::default(),
         };
         Self { store: store.clone(), shared: Arc::new(shared) }
@@ -278,7 +276,7 @@ impl BaseReader {
         if self.take_held(wanted, chain, &mut plaintexts).is_empty() {
             return Ok(plaintexts);
         }
-        let _permit = ChainPermit::wait(self);
+        let _permit = self.shared.chains.take();
         // Another thread may have read some meanwhile.
         let needed = self.take_held(wanted, chain, &mut plaintexts);
         for depth in 0..=DEPTH_MAX {
@@ -336,27 +334,6 @@ impl BaseReader {
         state.counts.read += 1;
         state.regions.insert(id, Arc::clone(&plain), plain.len());
         Ok(plain)
-    }
-}
-
-/// A share of the memory for chains, while one is read.
-struct ChainPermit<'a>(&'a BaseReader);
-
-impl<'a> ChainPermit<'a> {
-    fn wait(reader: &'a BaseReader) -> Self {
-        let mut state = reader.lock();
-        while reader.shared.chains_max <= state.chains {
-            state = reader.wait(state);
-        }
-        state.chains += 1;
-        Self(reader)
-    }
-}
-
-impl Drop for ChainPermit<'_> {
-    fn drop(&mut self) {
-        self.0.lock().chains -= 1;
-        self.0.shared.changed.notify_all();
     }
 }
 
