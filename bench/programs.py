@@ -5,9 +5,9 @@ import os
 import shutil
 import subprocess
 
-from common import PASSWORD, Failed, onefold_binary
+from common import PASSWORD, Failed, onefold_binary, onefold_environment
 
-NAMES = ["onefold", "restic", "kopia", "rustic", "borg"]
+NAMES = ["onefold", "onefold-2", "restic", "kopia", "rustic", "borg"]
 
 
 class Program:
@@ -46,6 +46,22 @@ class Program:
     def restored(self, source, target):
         """Returns where `restore` puts the source."""
         return target + source
+
+
+class OnefoldTwo(Program):
+    """Onefold in a repository of format 2, which compresses new data against similar data."""
+
+    settings = "repositories of format 2"
+
+    def __init__(self, name, binary, as_shipped):
+        super().__init__(name, binary, as_shipped)
+        self.settings = OnefoldTwo.settings
+
+    def environment(self, repository, cache):
+        return onefold_environment(repository, cache)
+
+    def init(self, _repository):
+        return [[self.binary, "init", "--format", "2"]]
 
 
 class Kopia(Program):
@@ -119,7 +135,7 @@ class Borg(Program):
         return [self.binary, "extract", f"::{name}"]
 
 
-KINDS = {"kopia": Kopia, "rustic": Rustic, "borg": Borg}
+KINDS = {"onefold-2": OnefoldTwo, "kopia": Kopia, "rustic": Rustic, "borg": Borg}
 
 
 def installed(paths, wanted, as_shipped):
@@ -134,7 +150,7 @@ def installed(paths, wanted, as_shipped):
         given = paths.get(name)
         if given is not None and not os.access(given, os.X_OK):
             raise Failed(f"--{name} {given}: no such program")
-        binary = given or (onefold_binary() if name == "onefold" else shutil.which(name))
+        binary = given or (onefold_binary() if name.startswith("onefold") else shutil.which(name))
         if binary is None:
             missing.append(name)
             continue

@@ -35,7 +35,7 @@ KIND_DATA, KIND_TREE, KIND_RECIPE = 1, 2, 3
 KIND_NAMES = {KIND_DATA: "data", KIND_TREE: "tree", KIND_RECIPE: "recipe"}
 DOMAIN_REGION, DOMAIN_FRONT, DOMAIN_BACK, DOMAIN_BODY, DOMAIN_SLOT = 1, 2, 3, 4, 5
 FILE, DIRECTORY, SYMLINK, FIFO, SOCKET, CHAR_DEVICE, BLOCK_DEVICE = range(1, 8)
-DEPTH_MAX, BASE_LEN = 4, 24
+DEPTH_MAX, BASES_MAX, WHOLE_BASES_MAX, RUNS_MAX, SAMPLE_LEN = 4, 12, 2, 64, 7
 LEVEL_MAX, LIST_MAX, STREAM_MAX, SMALL_OBJECT_MAX, FIELD_MAX = 40, 65_536, 1 << 62, 64 << 20, 65_536
 # Opened regions that are kept: a region is read once for its many chunks.
 REGION_CACHE_BYTES = 256 << 20
@@ -51,7 +51,7 @@ Header = namedtuple("Header", "raw sealed_len key")
 Config = namedtuple("Config", "repository_id encrypted container_bytes region_limit master_key raw")
 Commit = namedtuple("Commit", "session kind began tree host paths heads stored_hash")
 Trailer = namedtuple("Trailer", "front_len back_offset back_len regions_len checksum")
-# `bases` are the depth, the bases as pairs of container id and number of a region, and the bytes that hold them.
+# `bases` are the depth, the bases as container id, number of a region and runs of chunks, and the bytes that hold them.
 Region = namedtuple("Region", "offset sealed_len plain_len compression chunks bases")
 NO_BASES = (0, [], b"")
 # `hints_len` is that of a metadata chunk; `fingerprint` is None where a back directory was read.
@@ -221,7 +221,8 @@ def parse_config(data):
     require(plain_hash(data[:192]) == data[192:], "checksum does not match")
     fields = Reader(data[8:160])
     repository_id, encrypted, chunker = fields.take(16), fields.u8(), fields.u8()
-    fields.zeros(2)
+    no_similarity, zero = fields.unpack("BB")
+    require(zero == 0 and no_similarity <= (data[4] == 2), "reserved bytes are not zero")
     low, target, high, region, container, inline_max = fields.unpack("6I")
     recipe_rule, tree_rule, (node_bytes, _made_at) = fields.unpack("3I"), fields.unpack("3I"), fields.unpack("Iq")
     master_key = fields.take(32)
@@ -302,26 +303,36 @@ def parse_commit(body, session, stored_hash):
 def parse_bases(fields, is_data):
     """Depth and bases of a region, and the bytes that hold them."""
     depth, count = fields.unpack("BB")
-    require(count <= 2 and (1 <= depth <= DEPTH_MAX if count else depth == 0), "a region has impossible bases")
+    require(count <= BASES_MAX and (1 <= depth <= DEPTH_MAX if count else depth == 0), "a region has impossible bases")
     require(is_data or not count, "a region of metadata has bases")
-    raw = fields.take(BASE_LEN * count)
-    bases = [(raw[at : at + 20], *struct.unpack_from("<I", raw, at + 20)) for at in range(0, len(raw), BASE_LEN)]
-    require(len(set(bases)) == count, "a region has a base twice")
-    return depth, bases, struct.pack("<BB", depth, count) + raw
+    bases, raw = [], struct.pack("<BB", depth, count)
+    for _ in range(count):
+        container_id, (number, run_count) = fields.take(20), fields.unpack("IB")
+        require(run_count <= RUNS_MAX, "a base has too many runs of chunks")
+        runs, end = [fields.unpack("HH") for _ in range(run_count)], -1
+        raw += container_id + struct.pack("<IB", number, run_count)
+        for first, length in runs:
+            require(end < first and 0 < length and first + length <= 0xFFFF, "a base has impossible runs of chunks")
+            end, raw = first + length, raw + struct.pack("<HH", first, length)
+        bases.append((container_id, number, runs))
+    require(len({base[:2] for base in bases}) == count, "a region has a base twice")
+    require(sum(not runs for _, _, runs in bases) <= WHOLE_BASES_MAX, "a region has too many whole bases")
+    return depth, bases, raw
 
 def parse_directory(plain, version, is_data, has_fingerprints, regions_at, region_limit):
     fields = Reader(plain)
     region_count, count = fields.unpack("II")
-    base_count, width = fields.unpack("IB") if version == 2 else (0, 4)
+    base_count, sample_count, width = fields.unpack("IIB") if version == 2 else (0, 0, 4)
     require(region_count <= 4096 and count <= LIST_MAX, "its directory is too long")
     require(1 <= width <= 4, "its lengths have an impossible width")
     chunk_len = 32 * has_fingerprints + (width if is_data else 1 + 2 * width)
-    regions_len = (15 if version == 2 else 13) * region_count + BASE_LEN * base_count
-    require(fields.left() == regions_len + chunk_len * count, "its directory has the wrong length")
+    require((15 if version == 2 else 13) * region_count <= fields.left(), "its directory has the wrong length")
+    require(has_fingerprints or not sample_count, "its back directory has samples")
     bases_of = parse_bases if version == 2 else lambda *_: NO_BASES
     heads = [(fields.unpack("IIBI"), bases_of(fields, is_data)) for _ in range(region_count)]
     require(sum(head[3] for head, _ in heads) == count, "its regions do not add up to its chunks")
     require(sum(len(bases) for _, (_, bases, _) in heads) == base_count, "its bases are not those announced")
+    require(fields.left() == chunk_len * count + SAMPLE_LEN * sample_count, "its directory has the wrong length")
     regions = []
     for (sealed_len, plain_len, compression, chunks_in_region), bases in heads:
         require(plain_len <= region_limit, "a region is too long")
@@ -340,6 +351,12 @@ def parse_directory(plain, version, is_data, has_fingerprints, regions_at, regio
         require(offset == plain_len, "chunks do not add up to their region")
         regions.append(Region(regions_at, sealed_len, plain_len, compression, chunks, bases))
         regions_at += sealed_len
+    last = b""
+    for _ in range(sample_count):
+        number, sample = *fields.unpack("H"), fields.take(SAMPLE_LEN - 2)
+        order = struct.pack(">H", number) + sample[::-1]
+        require(number < region_count and last <= order, "its samples are out of order")
+        last = order
     return regions
 
 def parse_trailer(data):
@@ -524,6 +541,8 @@ class Container:
     def open_region(self, number, repository):
         region = self.regions[number]
         prefix = b"".join(repository.base(self, number, *base) for base in region.bases[1])
+        longest = WHOLE_BASES_MAX * repository.config.region_limit
+        require(len(prefix) <= longest, f"{self.name}: region {number}: its bases are too long")
         with open(self.path, "rb") as file:
             sealed = os.pread(file.fileno(), region.sealed_len, region.offset)
         associated = self.header.raw + struct.pack("<BI", region.compression, region.plain_len)
@@ -586,14 +605,20 @@ class Repository:
                 warn(f"{listed[1]}: {error}")
         return opened
 
-    def base(self, container, number, base_id, base_number):
-        """The plaintext of a base. Depths fall from region to base, so that this ends after a few steps."""
+    def base(self, container, number, base_id, base_number, runs):
+        """The plaintext of a base, or of runs of its chunks. Depths fall from region to base, so that this ends."""
         depth, problem = container.regions[number].bases[0], "does not exist"
         for opened in self.open_containers(base_id) if base_id != container.id else []:
             if base_number < len(opened.regions) and opened.is_data:
-                if opened.regions[base_number].bases[0] < depth:
-                    return self.region(opened, base_number)
-                problem = "is as deep as itself"
+                if opened.regions[base_number].bases[0] >= depth:
+                    problem = "is as deep as itself"
+                    continue
+                chunks = opened.regions[base_number].chunks
+                if all(first + length <= len(chunks) for first, length in runs):
+                    plain = self.region(opened, base_number)
+                    parts = [chunks[first : first + length] for first, length in runs] if runs else [chunks]
+                    return b"".join(plain[part[0].offset : part[-1].offset + part[-1].length] for part in parts)
+                problem = "lacks chunks that are named"
         base = f"region {base_number} of container {base_id.hex()}"
         raise Damaged(f"{container.name}: region {number}: its base, {base}, {problem}")
 

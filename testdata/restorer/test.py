@@ -9,6 +9,7 @@ The last line is `N passed, M failed`; the exit code is 0 if nothing failed.
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ import vectors
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FORMATS = HERE.parent / "formats"
-LINES_MAX, LINE_LEN_MAX = 840, 120
+LINES_MAX, LINE_LEN_MAX = 860, 120
 # The restorer reads no collections.
 TYPE_COLLECTION = 6
 AS_ROOT = sources.is_root()
@@ -287,6 +288,55 @@ def test_two_snapshots_with_small_parameters_and_one_front_directory_lost(tempor
         if not re.search(f"^restore.py: {name}", told, re.M):
             raise Failed(f"nothing was told about {name}:\n{told}")
     expect_same(expected[1], sources.describe(target / "source"))
+
+
+def edited_text(seed, length, edits):
+    """Lines of numbers, of which one in each few thousand bytes was edited so many times."""
+    drawn = random.Random(seed)
+    lines = []
+    while length > 0:
+        lines.append(f"{drawn.getrandbits(32):08x} {drawn.randrange(700):05} {drawn.randrange(50):03}\n")
+        length -= len(lines[-1])
+    for edit in range(edits):
+        drawn = random.Random(f"{seed} {edit}")
+        for at in range(drawn.randrange(150), len(lines), 150):
+            lines[at] = f"edited {drawn.getrandbits(32)}\n"
+    return "".join(lines)
+
+
+def test_upgraded_repository_whose_versions_are_compressed_against_each_other(temporary):
+    """Made in format 1, upgraded, backed up into, pruned: each snapshot comes back by program and restorer."""
+    onefold = Onefold(temporary)
+    source = temporary / "source"
+    source.mkdir()
+    expected = []
+    onefold("init")
+    for version in range(5):
+        if version == 2:
+            onefold("upgrade", "--format", "2")
+        (source / "changes").write_text(edited_text("changes", 6_000_000, version), encoding="ascii")
+        (source / "stays").write_text(edited_text("stays", 1_000_000, 0), encoding="ascii")
+        onefold("backup", "source", cwd=temporary)
+        expected.append(sources.describe(source))
+    for removed in (0, 3):
+        listed = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
+        onefold("forget", listed[removed])
+        onefold("prune", "--max-unused", "0")
+        onefold("check", "--read-data")
+        del expected[removed]
+        listed = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
+        for number, name in enumerate(listed):
+            by_program, by_restorer = (temporary / f"{removed} {number} {by}" for by in ("program", "restorer"))
+            onefold("restore", name, "--target", by_program)
+            onefold.restore("--snapshot", name, "--target", by_restorer)
+            for target in (by_program, by_restorer):
+                expect_same(expected[number], sources.describe(target / "source"))
+                shutil.rmtree(target)
+    repository = restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"]))
+    containers = [one for ids in repository.listed for one in repository.open_containers(ids)]
+    based = [region for one in containers for region in one.regions if region.bases[1]]
+    if not based:
+        raise Failed("no region was compressed against another")
 
 
 def test_without_encryption(temporary):

@@ -211,9 +211,9 @@ def seal_small(object_type, body, ordinal=0):
     return whole + KEYS.mac(whole)
 
 
-def seal_container(object_type, ordinal, regions, version=1, based=None):
+def seal_container(object_type, ordinal, regions, version=1, based=None, samples=b""):
     """`regions` are lists of (kind, contents, hints); nothing is compressed but the region of number `based[0]`, which is
-    stored as the frame `based[1]`, and whose depth and bases are encoded in `based[2]`."""
+    stored as the frame `based[1]`, and whose depth and bases are encoded in `based[2]`. It has one base."""
     is_data = object_type == 1
     longest = max(len(contents) + len(hints) for region in regions for _, contents, hints in region)
     width = 4 if version == 1 else (longest.bit_length() + 7) // 8
@@ -231,16 +231,20 @@ def seal_container(object_type, ordinal, regions, version=1, based=None):
             rest += b"".join(length.to_bytes(width, "little") for length in lengths)
             fingerprints, fronts, backs = fingerprints + fingerprint, fronts + fingerprint + rest, backs + rest
     counts = u32(len(regions)) + u32(sum(map(len, regions)))
+    front_counts = back_counts = counts
     if version == 2:
-        counts += u32((len(based[2]) - 2) // 24 if based else 0) + bytes([width])
-    front_len = len(counts + heads + fronts) + 16
+        base_count = u32(1 if based else 0)
+        front_counts = counts + base_count + u32(len(samples) // 7) + bytes([width])
+        back_counts = counts + base_count + u32(0) + bytes([width])
+    front = front_counts + heads + fronts + samples
+    front_len = len(front) + 16
     key, header = make_header(object_type, ordinal, make_salt(ordinal, fingerprints), front_len, version)
     cipher = AESGCM(key)
-    whole = header + cipher.encrypt(nonce(DOMAIN_FRONT, 0), counts + heads + fronts, header)
+    whole = header + cipher.encrypt(nonce(DOMAIN_FRONT, 0), front, header)
     for number, frame in enumerate(stored):
         whole += cipher.encrypt(nonce(DOMAIN_REGION, number), frame, header + associated[number])
     regions_len = len(whole) - 128 - front_len
-    back = cipher.encrypt(nonce(DOMAIN_BACK, 0), counts + heads + backs, header)
+    back = cipher.encrypt(nonce(DOMAIN_BACK, 0), back_counts + heads + backs, header)
     length = len(whole) + len(back) + 64
     whole += bytes(padme(length) - length)
     trailer = TRAILER_MAGIC + struct.pack("<4I", front_len, len(whole), len(back), regions_len) + u32(0)
@@ -361,9 +365,10 @@ def lists_and_containers(expected):
     metadata = seal_container(2, 4, [chunks])
     twice = b"onefold stores everything once" * 2
     frame = bytes.fromhex("28b52ffd203c3d000000010009920202")
-    bases = bytes([1, 1]) + container_id(7) + u32(0)
+    bases = bytes([1, 1]) + container_id(7) + u32(0) + bytes([1]) + struct.pack("<HH", 0, 1)
+    sample = struct.pack("<H", 1) + bytes([5, 4, 3, 2, 1])
     regions = [[(KIND_DATA, onefold, b"")], [(KIND_DATA, twice, b"")]]
-    based = seal_container(1, 5, regions, 2, (1, frame, bases))
+    based = seal_container(1, 5, regions, 2, (1, frame, bases), sample)
     metadata_2 = seal_container(2, 6, [chunks], 2)
     assert parse_hints(expected["hints"], 5) == [third, third, None, fourth, third]
     assert parse_recipe(Reader(expected["recipe"])).chunk_count == 2

@@ -415,6 +415,9 @@ pub(crate) struct BackupArgs {
     /// Round the length of each compressed region up to a multiple of 2 KiB, so that lengths reveal less about contents
     #[arg(long)]
     pub(crate) pad: bool,
+    /// Do not compress new data against similar data of the repository, so that lengths reveal less to whoever can write into the source
+    #[arg(long)]
+    pub(crate) no_similarity: bool,
     /// Do not count files in advance, so that no time left is shown
     #[arg(long)]
     pub(crate) no_scan: bool,

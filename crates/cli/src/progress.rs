@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_millis(100);
 const LINE_INTERVAL: Duration = Duration::from_mins(1);
 /// Longest time before a command that only writes lines counts its work: shorter commands need no total.
 const SCAN_DELAY_MAX: Duration = Duration::from_secs(10);
+/// The same for one that shows a bar. Counting takes as long as finding out that nothing has changed.
+const BAR_SCAN_DELAY: Duration = Duration::from_millis(500);
 
 /// Form of the progress reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +149,8 @@ impl Progress {
     pub(crate) fn wait_for_scan(&self) -> bool {
         let delay = match self.report {
             Report::Lines => SCAN_DELAY_MAX.min(self.interval / 2),
-            Report::Nothing | Report::Bar | Report::Messages => return true,
+            Report::Bar => BAR_SCAN_DELAY,
+            Report::Nothing | Report::Messages => return true,
         };
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.end.wait_timeout_while(ended, delay, |ended| !*ended);

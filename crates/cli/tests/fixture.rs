@@ -96,6 +96,7 @@ impl Fixture {
                 budget: Budget::of(64 << 20, 2),
                 accelerator: None,
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
+                similarity: None,
                 bases: None,
             },
             heads: None,

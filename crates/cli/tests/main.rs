@@ -41,6 +41,7 @@ mod restore_faults;
 mod restoring;
 mod shortage;
 mod signals;
+mod similar;
 mod stopping;
 mod terminal;
 mod trust;

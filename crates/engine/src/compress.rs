@@ -267,7 +267,7 @@ impl Compressor {
 /// Compression against bases is kept only if it saves at least one of so many bytes: decoding costs the bases, too.
 const SAVED_MIN: usize = 20;
 
-/// Bytes of the table entries of level 3 with a prefix, as powers of two: of longer sequences, of shorter ones. Zstandard loads
+/// Bytes of the table entries of levels up to 3 with a prefix, as powers of two: of longer sequences, of shorter ones. Zstandard loads
 /// at most eight bytes of a prefix for each entry of the larger one, 1 MiB of it with 2^17.
 const PREFIX_TABLES: [CParameter; 2] = [CParameter::HashLog(18), CParameter::ChainLog(17)];
 
@@ -280,7 +280,7 @@ fn compress_with_prefix(level: i32, prefix: &[u8], plain: &[u8], out: &mut Vec<u
     let bytes = (prefix.len() + plain.len()).max(1);
     let window_log = bytes.ilog2().saturating_add(1).clamp(10, WINDOW_LOG_MAX);
     let mut parameters = vec![CParameter::CompressionLevel(level), CParameter::WindowLog(window_log)];
-    if level == 3 {
+    if level <= 3 {
         parameters.extend(PREFIX_TABLES);
     }
     let mut is_set = parameters.into_iter().map(|parameter| zstd.set_parameter(parameter));

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onefold_engine::backup::{Budget, ChooseBases};
+use onefold_engine::backup::{Budget, ChooseBases, NewRegion, OpenedRegion, PlacedRegion};
 use onefold_engine::check::ReadData;
 use onefold_engine::collect::{PruneRequest, PruneState, prune};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
+use onefold_engine::container::bases::Base as RegionBase;
 use onefold_engine::container::seal::BasePlaintexts;
-use onefold_engine::container::{Bases, ContainerBuilder, Region, RegionChunk, Sealer};
+use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::ContainerKind;
@@ -38,6 +39,8 @@ pub(super) const SMALL_2: Adjustments = Adjustments { format: FormatVersion::V2,
 pub(super) enum Way {
     /// The one that stood at the same position of the stream before, and the one before that.
     Previous,
+    /// Some chunks of these.
+    PreviousChunks,
     /// Any two that are durable.
     Random,
     /// Impossible bases: regions and containers that do not exist or are not durable, metadata, one twice, too many.
@@ -95,13 +98,39 @@ impl Policy {
 }
 
 impl ChooseBases for Policy {
-    fn choose(&self, chunks: &[RegionChunk], plain: &[u8]) -> Vec<RegionId> {
-        assert_eq!(chunks.iter().map(|packed| packed.chunk.len as usize).sum::<usize>(), plain.len());
+    fn choose(&self, new: &NewRegion<'_>, _: &[Arc<OpenedRegion>]) -> ChosenBases {
+        assert_eq!(new.chunks.iter().map(|packed| packed.chunk.len as usize).sum::<usize>(), new.plain.len());
+        ChosenBases { bases: self.name_some(), is_sure: false }
+    }
+
+    fn placed(&self, region: &PlacedRegion<'_>) {
+        let mut state = self.state.lock().unwrap();
+        state.placed.entry(region.id.container).or_default().push(region.id);
+        state.current.push(region.id);
+    }
+
+    fn durable(&self, container: ContainerId) {
+        let mut state = self.state.lock().unwrap();
+        let regions = state.placed.remove(&container).unwrap_or_default();
+        state.durable.extend(regions);
+    }
+}
+
+impl Policy {
+    fn name_some(&self) -> Vec<RegionBase> {
+        let base = |region| match self.way {
+            Way::PreviousChunks => RegionBase::of_chunks(region, [0, 1, 3]).unwrap(),
+            Way::Previous | Way::Random | Way::Adversarial => RegionBase::whole(region),
+        };
+        self.name_regions().into_iter().map(base).collect()
+    }
+
+    fn name_regions(&self) -> Vec<RegionId> {
         let mut state = self.state.lock().unwrap();
         let State { draw, durable, placed, last, asked, .. } = &mut *state;
         *asked += 1;
         match self.way {
-            Way::Previous => {
+            Way::Previous | Way::PreviousChunks => {
                 let near = [asked.checked_sub(2), Some(*asked - 1)];
                 near.into_iter().flatten().filter_map(|at| last.get(at)).copied().collect()
             }
@@ -128,18 +157,6 @@ impl ChooseBases for Policy {
                 }
             }
         }
-    }
-
-    fn placed(&self, region: RegionId, _: &[RegionChunk]) {
-        let mut state = self.state.lock().unwrap();
-        state.placed.entry(region.container).or_default().push(region);
-        state.current.push(region);
-    }
-
-    fn durable(&self, container: ContainerId) {
-        let mut state = self.state.lock().unwrap();
-        let regions = state.placed.remove(&container).unwrap_or_default();
-        state.durable.extend(regions);
     }
 }
 
@@ -235,7 +252,9 @@ impl Versions {
 #[test]
 fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
     let plain = stored_bytes(&versions(SMALL, Way::Previous, 1, (8, 4)).store);
-    for (way, seed) in [(Way::Previous, 1), (Way::Random, 2), (Way::Random, 3), (Way::Adversarial, 4)] {
+    for (way, seed) in
+        [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3), (Way::Adversarial, 4)]
+    {
         let versions = versions(SMALL_2, way, seed, (8, 4));
         versions.assert_all_restore(&format!("{way:?}"));
         let depths = depths(&versions.store);
@@ -247,6 +266,7 @@ fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
                 assert!(depths.keys().copied().collect::<BTreeSet<u8>>().is_superset(&BTreeSet::from([0, 1, 2, 3])));
                 assert!(all / 2 < based && bytes < plain / 2, "{based} of {all} regions, {bytes} of {plain} bytes");
             }
+            Way::PreviousChunks => assert!(all / 4 < based && bytes < plain, "{based} of {all}, {bytes}"),
             Way::Random | Way::Adversarial => assert!(0 < based && based < all, "{based} of {all}"),
         }
         assert!(*depths.keys().max().unwrap() <= 4);
@@ -400,7 +420,7 @@ fn what_a_damaged_or_missing_base_takes_along_is_named_file_by_file() {
 struct Forged(Vec<u8>);
 
 impl BasePlaintexts for Forged {
-    fn list(&self, _: &[RegionId]) -> Result<Option<Bases>> {
+    fn list(&self, _: Vec<RegionBase>) -> Result<Option<Bases>> {
         Ok(None)
     }
     fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
@@ -409,7 +429,12 @@ impl BasePlaintexts for Forged {
 }
 
 /// Seals and publishes a container of one region with any bases.
-fn forge(store: &Store, session: &Arc<Session>, ordinal: u32, (regions, depth): (&[RegionId], u8)) -> RegionId {
+pub(super) fn forge(
+    store: &Store,
+    session: &Arc<Session>,
+    ordinal: u32,
+    (regions, depth): (&[RegionId], u8),
+) -> RegionId {
     // Too short for what refers to the base of another.
     let len = if ordinal == 0 { 100 } else { 3_000 };
     let plain = noise(ordinal.into(), len);

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use onefold_engine::compress::Algorithm;
 use onefold_engine::container::Bases;
-use onefold_engine::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, Side};
+use onefold_engine::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, RegionSample, Side};
 use onefold_engine::container::trailer::Trailer;
 use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::object::{FormatVersion, ObjectType, open_small};
 use onefold_engine::random::SplitMix64;
-use onefold_engine::testing::fuzzing::{TARGETS, Target};
+use onefold_engine::testing::fuzzing::{TARGETS, Target, an_index_of_similar_regions};
 use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, RegionId, RepositoryId, SessionId};
 
 const PAGE: &str = include_str!("../../../docs/format.md");
@@ -156,6 +156,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     seeds.push(("region", "stored", [&[0, 7, 0][..], b"onefold"].concat()));
     seeds.push(("region", "zstd", [&[1, 0x2c, 1][..], ZSTD_ZEROS].concat()));
     seeds.push(("region", "lz4", [&[2, 11, 0][..], LZ4_AS].concat()));
+    seeds.push(("similar_regions", "regions", an_index_of_similar_regions()));
     seeds.push(("names", "container", format!("m00001234-{}", "0a".repeat(32)).into_bytes()));
     seeds.push(("names", "slot", format!("{}.2", "0a".repeat(16)).into_bytes()));
     seeds
@@ -191,12 +192,14 @@ fn directory(format: FormatVersion, kind: ContainerKind) -> Directory {
             region(LZ4_AS.len(), 11, Algorithm::Lz4, 1),
         ],
         chunks: vec![chunk(1, 3), chunk(2, 4), chunk(3, 300), chunk(4, 11)],
+        samples: Vec::new(),
     };
     if format == FormatVersion::V2 && kind == ContainerKind::Data {
         let base = |region| RegionId { container: ContainerId { session: SessionId([9; 16]), ordinal: 1 }, region };
         let based = region(ZSTD_BASED.len(), 60, Algorithm::ZstdBased, 1);
         directory.regions.push(RegionEntry { bases: Bases::new(&[base(0), base(7)], 2).unwrap(), ..based });
         directory.chunks.push(chunk(5, 60));
+        directory.samples = [3, 5].map(|hash| RegionSample { region: 1, hash: hash << 30 }).into();
     }
     directory
 }

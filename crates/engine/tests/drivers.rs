@@ -35,6 +35,7 @@ fn budgets() -> [(&'static str, Budget); 4] {
         barrier_containers: 1,
         pending_bytes: 2000,
         references_in_flight: 8,
+        walk_shares: 1,
         ..usual
     };
     [

@@ -141,11 +141,11 @@ fn whole(store: &Store) -> BTreeSet<Fingerprint> {
     whole
 }
 
-fn bad(name: &ContainerName) -> PathBuf {
+pub(super) fn bad(name: &ContainerName) -> PathBuf {
     PathBuf::from(ObjectName::Quarantined(*name).to_string())
 }
 
-fn bytes_at(world: &World, path: &Path) -> Option<Vec<u8>> {
+pub(super) fn bytes_at(world: &World, path: &Path) -> Option<Vec<u8>> {
     let repo = world.repo();
     if !repo.exists(path).unwrap() {
         return None;

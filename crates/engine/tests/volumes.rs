@@ -46,6 +46,7 @@ const VOLUMES: Adjustments = Adjustments {
     region_bytes: None,
     container_bytes: None,
     format: FormatVersion::V1,
+    no_similarity: false,
 };
 
 /// The same with small blocks and containers, so that little data makes many of them.

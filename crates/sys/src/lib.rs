@@ -12,6 +12,7 @@ mod mapping;
 mod refusal;
 mod ring;
 mod ticks;
+mod xattr;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer, advise_huge_pages};
 pub use closing::report_close;
@@ -20,3 +21,4 @@ pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use refusal::{EndOnRefusal, answer_refusals};
 pub use ring::{DEPTH, Memory, Operation, OwnedRead, ReadQueue, Ring};
 pub use ticks::{ticks, ticks_in_order};
+pub use xattr::xattr_names_len;

@@ -37,10 +37,13 @@ pub(crate) struct InitArgs {
     /// Length of a container, from 64k to 64M [default: 4M]
     #[arg(long, value_name = "SIZE")]
     pub(crate) container_size: Option<String>,
-    /// Version of the format, 1 or 2. Version 2 is for trials: no command compresses regions against earlier ones yet. Earlier programs
-    /// know only 1
+    /// Version of the format, 1 or 2. Version 2 compresses new data against similar data, and is not released yet. Earlier programs know
+    /// only 1
     #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2))]
     pub(crate) format: u16,
+    /// Never compress data against similar data of the repository; needs format 2
+    #[arg(long)]
+    pub(crate) no_similarity: bool,
     #[command(flatten)]
     pub(crate) cost: KeyCostArgs,
 }
@@ -48,7 +51,7 @@ pub(crate) struct InitArgs {
 /// Options of `upgrade`.
 #[derive(Args, Debug)]
 pub(crate) struct UpgradeArgs {
-    /// Version that the repository gets. Version 2 is for trials: no command compresses regions against earlier ones yet. Earlier programs
+    /// Version that the repository gets. Version 2 compresses new data against similar data, and is not released yet. Earlier programs
     /// refuse it
     #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u16).range(2..=2))]
     pub(crate) format: u16,

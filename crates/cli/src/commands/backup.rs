@@ -14,6 +14,7 @@ use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
 use onefold_engine::io::os_identity::{host_name, user_ids, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
+use onefold_engine::similarity::choose::Limits;
 use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::source::walk::{Event, Walk};
@@ -55,7 +56,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
         }
     }
     let budget = accelerator::budget(settings, accelerator.as_ref());
-    let options = BackupOptions { budget, accelerator, ..plan(settings, output, args, &opened, &cache, &sources)? };
+    let options = BackupOptions { accelerator, ..plan(settings, output, args, &opened, &cache, &sources)? };
+    let uses_bases = options.similarity.is_some() && opened.store.uses_similarity();
+    let budget = if uses_bases { budget.with_bases() } else { budget };
+    let options = BackupOptions { budget, ..options };
     if args.dry_run {
         return try_out(output, &opened.store, &sources, &options, &progress);
     }
@@ -131,6 +135,7 @@ fn plan(
         budget: settings.budget(),
         accelerator: None,
         scratch: cache.scratch(),
+        similarity: (!args.no_similarity).then(Limits::default),
         bases: None,
     })
 }

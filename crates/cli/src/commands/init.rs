@@ -112,5 +112,6 @@ fn adjustments(args: &InitArgs) -> Result<Adjustments> {
         region_bytes: size("--region-size", &args.region_size)?,
         container_bytes: size("--container-size", &args.container_size)?,
         format: FormatVersion::from_number(args.format).context("--format: no such version")?,
+        no_similarity: args.no_similarity,
     })
 }

@@ -90,7 +90,7 @@ impl DryRunState<'_> {
     }
 
     fn file(&mut self, item: &Item) {
-        if let Err(error) = item.location.xattrs() {
+        if let Err(error) = item.location.claimed_xattrs() {
             self.found.failures += 1;
             self.monitor.failure(&item.path, &error);
         }

@@ -9,10 +9,11 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
+use crate::backup::bases::{Neighbors, StoredChunk};
 use crate::backup::cut::CutBlock;
 use crate::backup::pack::PackStage;
 use crate::codec::len_u32;
-use crate::container::RegionChunk;
+use crate::container::{Assigned, RegionChunk};
 use crate::crypto::Keys;
 use crate::error::Result;
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
@@ -61,6 +62,22 @@ struct Held {
 struct Slot {
     arrival: SequencedChunk,
     verdict: Option<Verdict>,
+}
+
+/// References whose turn has not come, as the neighbors of new chunks.
+struct Slots<'a>(&'a VecDeque<Slot>);
+
+impl Neighbors for Slots<'_> {
+    fn of(&self, sequence: Sequence, out: &mut Vec<StoredChunk>) {
+        let Ok(at) = self.0.binary_search_by_key(&sequence, |slot| slot.arrival.sequence) else { return };
+        let near = [at.checked_sub(1), Some(at + 1)].into_iter().flatten().filter_map(|at| self.0.get(at));
+        out.extend(near.filter_map(|slot| match slot.verdict {
+            Some(Verdict::Stored(container)) => {
+                Some(StoredChunk { container, fingerprint: slot.arrival.chunk.fingerprint })
+            }
+            _ => None,
+        }));
+    }
 }
 
 /// What the stage counts.
@@ -206,7 +223,7 @@ impl<'a> IdentifyStage<'a> {
     /// Makes the containers of all references so far known.
     pub(crate) fn resolve_all(&mut self) -> Result<()> {
         self.drain()?;
-        self.pack.assign_all()?;
+        self.pack.assign_all(&Slots(&self.slots))?;
         self.take_assigned();
         self.record_stored()
     }
@@ -224,7 +241,7 @@ impl<'a> IdentifyStage<'a> {
     /// Makes everything durable and records it.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.resolve_all()?;
-        self.pack.finish()?;
+        self.pack.finish(&Slots(&self.slots))?;
         self.take_assigned();
         self.record_stored()
     }
@@ -267,13 +284,16 @@ impl<'a> IdentifyStage<'a> {
                 ContainerKind::Metadata
             }
         };
+        let chunk = Chunk { fingerprint, len: len_u32(bytes.len()) };
         if !is_unique {
+            if let (ChunkKind::Data, Verdict::Stored(container)) = (kind, resolved.verdict) {
+                self.pack.refer(&chunk, container);
+            }
             return Ok(());
         }
         self.counts.bytes_added += bytes.len() as u64;
-        let len = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
-        let chunk = RegionChunk { chunk: Chunk { fingerprint, len }, kind, hints_len, sequence: resolved.sequence };
-        self.pack.push(container_kind, chunk, bytes)
+        let chunk = RegionChunk { chunk, kind, hints_len, sequence: resolved.sequence };
+        self.pack.push(container_kind, chunk, bytes, &Slots(&self.slots))
     }
 
     fn set_verdict(&mut self, resolved: Resolved) {
@@ -285,7 +305,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     fn take_assigned(&mut self) {
-        for (container, chunks) in self.pack.take_assigned() {
+        for Assigned { container, chunks, .. } in self.pack.take_assigned() {
             for RegionChunk { chunk, kind, .. } in &chunks {
                 self.manifest.store(container, chunk.len);
                 // Files refer to data; that of one that cannot be read to its end is stored and not referred to.

@@ -77,6 +77,7 @@ impl Ingest {
         (budget, accelerator): (&Budget, Option<&Accelerator>),
     ) -> Self {
         let depth = budget.blocks_in_flight;
+        reader.look_ahead(driver, budget.walk_shares);
         let limits = budget.device_limits();
         let opened = accelerator.zip(limits).and_then(|(accelerator, limits)| Self::open(accelerator, &rule, limits));
         let ChunkRule { cutter, table, fingerprinter } = rule;

@@ -1,7 +1,7 @@
 //! The live containers of chunks that recipes refer to.
 
 use crate::error::Result;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, RecipeItem};
 use crate::store::MetadataReader;
 use crate::store::container_set::RunCursor;
 use crate::store::manifests::UsedBytes;
@@ -37,15 +37,25 @@ impl LiveChunks {
         beat: &dyn Fn(),
     ) -> Result<Option<Vec<Option<ContainerId>>>> {
         let mut own = Vec::with_capacity(hints.len());
+        if recipe.level == 0 {
+            // The recipe of most files, whose chunks stand in it.
+            let mut hints = hints.iter().copied().chain(std::iter::repeat(None));
+            for item in &recipe.items {
+                beat();
+                let RecipeItem::Chunk(chunk) = *item else { continue };
+                let hint = hints.next().flatten();
+                let Some(container) = self.live_container(&HintedChunk { chunk, hint })? else { return Ok(None) };
+                used.add(container, chunk.len);
+                own.push(Some(container));
+            }
+            return Ok(Some(own));
+        }
         let mut cursor = RecipeCursor::new(recipe, hints);
         while let Some(event) = cursor.next(reader)? {
             beat();
             if let FileExtent::Chunk(chunk) = event {
                 let Some(container) = self.live_container(&chunk)? else { return Ok(None) };
                 used.add(container, chunk.chunk.len);
-                if recipe.level == 0 {
-                    own.push(Some(container));
-                }
             }
         }
         Ok(Some(own))

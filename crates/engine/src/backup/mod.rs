@@ -15,6 +15,7 @@ pub(crate) mod read;
 pub mod record;
 pub mod reuse;
 pub mod run;
+pub mod similar;
 mod source_file;
 pub mod writer;
 
@@ -23,12 +24,12 @@ use block::BLOCK_BYTES;
 use onefold_accel::device::{Limits, Search};
 
 use crate::chunk::CHUNK_BYTES_AVERAGE;
-use crate::container::bases::BASES_MAX;
-use crate::store::base_reader::CHAIN_REGIONS_MAX;
+use crate::container::bases::{BASES_MAX, CHAIN_REGIONS_MAX};
+use crate::source::ahead::SHARE_BYTES;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
-pub use bases::ChooseBases;
+pub use bases::{ChooseBases, NewRegion, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
@@ -56,6 +57,8 @@ pub struct Budget {
     pub references_in_flight: usize,
     /// Steps of the walk that wait for references before them; about 600 bytes each.
     pub steps_waiting: usize,
+    /// Shares of what the walk finds ahead; 128 KiB each.
+    pub walk_shares: usize,
     /// Bytes for reading the parent's metadata.
     pub parent_bytes: usize,
     /// Bytes for the index.
@@ -66,6 +69,12 @@ pub struct Budget {
     pub device_blocks: usize,
     /// Bytes for the bases of regions; 0: regions get none.
     pub bases_bytes: usize,
+    /// Bytes for the index of similar regions; 0: there is none.
+    pub similar_bytes: usize,
+    /// Chains of bases that are read at the same time; 8 MiB each.
+    pub base_chains: usize,
+    /// Regions that are compressed against bases at the same time; 3.5 MiB each.
+    pub base_threads: usize,
 }
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -86,8 +95,18 @@ const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// State of a compressor at the default level with a prefix: tables of 2^18 and 2^17 entries, and a buffer for the worst case.
 const PREFIX_COMPRESSOR_BYTES: usize = 5 * MIB / 2;
-/// The least memory that is worth keeping bases in: those of four regions.
-const BASES_BYTES_MIN: usize = 8 * REGION_BYTES;
+/// The least memory that is worth keeping bases in, with features and directories: plaintexts of seven regions.
+const BASES_BYTES_MIN: usize = 6 * REGION_BYTES;
+/// The greatest: plaintexts of 72 regions, 18 MiB of features and 18 MiB of directories.
+const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
+/// Plaintexts of one chain of bases.
+const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * REGION_BYTES / 2;
+/// A prefix of two regions, and the state of a compressor for it.
+const PREFIX_BYTES: usize = BASES_MAX * REGION_BYTES / 2 + PREFIX_COMPRESSOR_BYTES;
+/// Names of chunks that a session refers to.
+const REFERRED_BYTES: usize = 5 * MIB / 4;
+/// Most that the walk looks ahead: a directory on each of eight levels, and seven in it.
+const WALK_SHARES_MAX: usize = 64;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
@@ -118,11 +137,15 @@ impl Budget {
             pending_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             references_in_flight: (bytes / 64 / REFERENCE_BYTES).clamp(1 << 12, 1 << 16),
             steps_waiting: (bytes / 64 / STEP_BYTES).clamp(1 << 10, 1 << 16),
+            walk_shares: (bytes / 128 / SHARE_BYTES).clamp(1, WALK_SHARES_MAX),
             parent_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             index_bytes: 0,
             device_batches: 0,
             device_blocks: 0,
             bases_bytes: 0,
+            similar_bytes: 0,
+            base_chains: 1,
+            base_threads: 1,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
@@ -165,22 +188,31 @@ impl Budget {
         WriterLimits { sealing, writing, barrier }
     }
 
-    /// Takes memory of the index for the bases of regions, at most a quarter of it; nothing if too little were left of either.
+    /// Takes memory of the index of chunks for similar regions and their bases, at most a third of it; nothing if too little were
+    /// left of either. The cache of bases is at most [`BASES_BYTES_MAX`], so that the index of regions grows with the budget.
     #[must_use]
     pub fn with_bases(self) -> Self {
-        let working = self.based_bytes();
-        let bases_bytes = (self.index_bytes / 4).saturating_sub(working);
+        let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);
+        let base_threads = (self.index_bytes / 12 / PREFIX_BYTES).clamp(1, self.threads);
+        let budget = Self { base_chains, base_threads, ..self };
+        let share = (budget.index_bytes / 3).saturating_sub(budget.based_bytes());
+        let bases_bytes = (share / 2).min(BASES_BYTES_MAX);
         if bases_bytes < BASES_BYTES_MIN {
             return self;
         }
-        Self { index_bytes: self.index_bytes - bases_bytes - working, bases_bytes, ..self }
+        let similar_bytes = share - bases_bytes;
+        let index_bytes = budget.index_bytes - share - budget.based_bytes();
+        Self { index_bytes, bases_bytes, similar_bytes, ..budget }
     }
 
-    /// Returns what reading and using bases takes in addition to their cache: one chain, and in each thread a prefix of two
-    /// regions with the state of a compressor for it.
+    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions, the names of
+    /// chunks that are referred to, chains, and prefixes with the states of compressors.
     fn based_bytes(&self) -> usize {
-        let threads = self.threads.min(self.regions_in_flight + self.containers_sealing) + 1;
-        CHAIN_REGIONS_MAX * REGION_BYTES + threads * (BASES_MAX * REGION_BYTES + PREFIX_COMPRESSOR_BYTES)
+        let queues = 2 * (self.regions_in_flight + 1) * REGION_BYTES / 2 + REFERRED_BYTES;
+        // Containers that are sealed read the prefixes of their regions once more.
+        let verified = self.containers_sealing.min(self.threads) * BASES_MAX * REGION_BYTES / 2;
+        let prefixes = self.base_threads * PREFIX_BYTES + verified;
+        queues + self.base_chains * CHAIN_BYTES + prefixes
     }
 
     /// Returns how many of `threads` threads a budget can keep supplied.
@@ -206,9 +238,10 @@ impl Budget {
         let containers =
             2 * CONTAINER_BYTES + self.containers_sealing * SEALING_BYTES + self.containers_writing * CONTAINER_BYTES;
         let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
+        let walk = self.walk_shares * SHARE_BYTES;
         let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
-        let queues = blocks + regions + compressors + containers + waiting + unrecorded;
-        let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.based_bytes() };
+        let queues = blocks + regions + compressors + containers + waiting + walk + unrecorded;
+        let based = if self.bases_bytes == 0 { 0 } else { self.bases_bytes + self.similar_bytes + self.based_bytes() };
         queues + self.pending_bytes + self.parent_bytes + self.index_bytes + self.device_bytes() + based
     }
 }
@@ -224,6 +257,13 @@ mod tests {
                 let budget = Budget::of(mebibytes * MIB, threads);
                 assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
                 assert!(12 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
+                let with = budget.with_bases();
+                assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");
+                assert!(budget.index_bytes / 2 <= with.index_bytes, "{with:?}");
+                // docs/manual/src/similar.md
+                if mebibytes <= 128 || 512 <= mebibytes || threads <= 2 && 256 == mebibytes {
+                    assert_eq!(with.bases_bytes != 0, 256 <= mebibytes, "{mebibytes} MiB, {threads} threads: {with:?}");
+                }
                 if Budget::DEVICE_BYTES_MIN <= mebibytes * MIB {
                     let with = budget.with_device(mebibytes * MIB);
                     assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");

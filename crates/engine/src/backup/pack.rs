@@ -7,18 +7,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::bases::{BaseStage, ChooseBases};
+use crate::backup::bases::{BaseStage, ChooseBases, Neighbors};
 use crate::compress::{Compression, Compressor};
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::BasePlaintexts;
-use crate::container::{Packer, Region, RegionChunk};
+use crate::container::{Assigned, Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
-use crate::pipeline::TaskQueue;
 use crate::pipeline::driver::{Driver, Pool};
+use crate::pipeline::{Permits, TaskQueue};
 use crate::store::container_writer::{ContainerWriter, StoredUnit};
 use crate::store::{Session, Store};
-use crate::types::ContainerId;
+use crate::types::{Chunk, ContainerId};
 
 /// The open region, the regions being compressed and the open container of one kind.
 struct Line {
@@ -37,8 +37,8 @@ pub(crate) struct PackStage {
     writer: ContainerWriter,
     /// Chooses what data is compressed against.
     bases: Option<BaseStage>,
-    /// Containers of packed chunks, since they were last taken.
-    assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
+    /// Packed regions and their containers, since they were last taken.
+    assigned: Vec<Assigned>,
 }
 
 impl fmt::Debug for PackStage {
@@ -57,10 +57,11 @@ impl PackStage {
         budget: &Budget,
         choice: Option<&Arc<dyn ChooseBases>>,
     ) -> Self {
-        let bases = BaseStage::new(store, session, choice, budget);
+        let bases = BaseStage::new((store, session, driver), choice, compression, budget);
         let reader = bases.as_ref().map(|bases| Arc::new(bases.reader()) as Arc<dyn BasePlaintexts>);
         let task = CompressRegion::new(compression);
-        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader));
+        let permits = Arc::new(Permits::new(budget.base_threads));
+        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader, permits));
         let line = |kind| {
             let form = (store.config.format, kind);
             let packer = Packer::new(session.id, form, store.config.container_bytes, compression);
@@ -80,17 +81,30 @@ impl PackStage {
     }
 
     /// Appends a unique chunk.
-    pub(crate) fn push(&mut self, kind: ContainerKind, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn push(
+        &mut self,
+        kind: ContainerKind,
+        chunk: RegionChunk,
+        bytes: &[u8],
+        neighbors: &dyn Neighbors,
+    ) -> Result<()> {
         let filled = self.line(kind).region.plain_len;
         if self.region_bytes < filled.saturating_add(chunk.chunk.len) {
-            self.end_region(kind)?;
+            self.end_region(kind, neighbors)?;
         }
         self.line(kind).region.push(chunk, bytes);
         Ok(())
     }
 
+    /// Takes note that the snapshot refers to a chunk of data that was stored before.
+    pub(crate) fn refer(&self, chunk: &Chunk, container: ContainerId) {
+        if let Some(bases) = &self.bases {
+            bases.refer(chunk, container);
+        }
+    }
+
     /// Takes the containers of packed chunks.
-    pub(crate) fn take_assigned(&mut self) -> Vec<(ContainerId, Vec<RegionChunk>)> {
+    pub(crate) fn take_assigned(&mut self) -> Vec<Assigned> {
         std::mem::take(&mut self.assigned)
     }
 
@@ -109,9 +123,12 @@ impl PackStage {
     }
 
     /// Assigns a container to every chunk that was pushed.
-    pub(super) fn assign_all(&mut self) -> Result<()> {
+    pub(super) fn assign_all(&mut self, neighbors: &dyn Neighbors) -> Result<()> {
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
-            self.end_region(kind)?;
+            self.end_region(kind, neighbors)?;
+            while let Some(region) = self.next_chosen(kind, neighbors) {
+                self.compress(kind, region)?;
+            }
             while let Some(region) = self.line(kind).compress.pop() {
                 self.pack(kind, region)?;
             }
@@ -120,14 +137,18 @@ impl PackStage {
     }
 
     /// Closes all containers and makes them durable.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        self.assign_all()?;
+    pub(crate) fn finish(&mut self, neighbors: &dyn Neighbors) -> Result<()> {
+        self.assign_all(neighbors)?;
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
             if let Some(builder) = self.line(kind).packer.finish() {
                 self.writer.close(builder)?;
             }
         }
         self.writer.finish()
+    }
+
+    fn next_chosen(&mut self, kind: ContainerKind, neighbors: &dyn Neighbors) -> Option<Region> {
+        self.bases.as_mut().filter(|_| kind == ContainerKind::Data)?.pop(neighbors)
     }
 
     fn line(&mut self, kind: ContainerKind) -> &mut Line {
@@ -137,20 +158,22 @@ impl PackStage {
         }
     }
 
-    fn end_region(&mut self, kind: ContainerKind) -> Result<()> {
+    fn end_region(&mut self, kind: ContainerKind, neighbors: &dyn Neighbors) -> Result<()> {
         let region_bytes = self.region_bytes;
         let line = self.line(kind);
         if line.region.chunks.is_empty() {
             return Ok(());
         }
-        let mut region = std::mem::replace(&mut line.region, Region::with_buffer(region_bytes));
-        if kind == ContainerKind::Data
-            && let Some(bases) = &self.bases
-        {
-            region.chosen = bases.choose(&region.chunks, &region.plain);
-        }
-        let line = self.line(kind);
-        line.compress.push(region).map_or(Ok(()), |oldest| self.pack(kind, oldest))
+        let region = std::mem::replace(&mut line.region, Region::with_buffer(region_bytes));
+        let ready = match &mut self.bases {
+            Some(bases) if kind == ContainerKind::Data => bases.push(region, neighbors),
+            _ => Some(region),
+        };
+        ready.map_or(Ok(()), |region| self.compress(kind, region))
+    }
+
+    fn compress(&mut self, kind: ContainerKind, region: Region) -> Result<()> {
+        self.line(kind).compress.push(region).map_or(Ok(()), |oldest| self.pack(kind, oldest))
     }
 
     fn pack(&mut self, kind: ContainerKind, region: Region) -> Result<()> {

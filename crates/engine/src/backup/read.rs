@@ -14,11 +14,12 @@ use crate::backup::source_file::{Advance, OpenFile, Stability};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile, Xattr};
+use crate::pipeline::Driver;
 use crate::recipe::Recipe;
 use crate::source::walk::{Event as WalkEvent, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::Fingerprint;
 
 /// Files up to this length are left to several readers: what they take is opening and closing, not reading.
 const SMALL_BYTES_MAX: u64 = 128 << 10;
@@ -189,7 +190,14 @@ impl SourceReader {
     /// Reads what `walk` finds. `roots` are the paths that the user named: a block device among them is read like a
     /// file. `parent` spares what has not changed.
     pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
+        // Files that have not changed are not opened.
+        let walk = if parent.is_some() { walk.with_file_xattrs() } else { walk };
         Self { files, walk, parent, roots, open: None, buffers: Buffers::default(), is_finished: false }
+    }
+
+    /// Looks at directories ahead on the driver's workers, within `shares` shares of memory.
+    pub(crate) fn look_ahead(&mut self, driver: &Driver, shares: usize) {
+        self.walk.look_ahead(driver, shares);
     }
 
     /// Reads into buffers of a device while some are free.
@@ -275,16 +283,14 @@ impl SourceReader {
     }
 
     fn take_file(&mut self, item: Item, block: &mut Block<Input>) {
-        let name = item.name.as_bytes();
-        let found = self.parent.as_mut().and_then(|parent| parent.find(name));
-        if let (Some(parent), Some(found)) = (&mut self.parent, &found)
-            && let Some(hints) = parent.unchanged(&item.metadata, found)
-            && self.reuse(&item, &found.entry, hints, block)
-        {
-            return;
-        }
-        let Item { path, name, location, metadata, .. } = item;
+        let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_bytes()));
         let change = if found.is_some() { Change::Changed } else { Change::New };
+        let hints = found.as_ref().and_then(|found| self.parent.as_mut()?.unchanged(&item.metadata, found));
+        let item = match (found, hints) {
+            (Some(HintedEntry { entry, .. }), Some(hints)) => self.reuse(item, HintedEntry { entry, hints }, block),
+            _ => Some(item),
+        };
+        let Some(Item { path, name, location, metadata, .. }) = item else { return };
         let is_small = 0 < metadata.size && metadata.size <= SMALL_BYTES_MAX.min(block.bytes.free() as u64);
         let len = if is_small { usize::try_from(metadata.size).unwrap_or(usize::MAX) } else { 0 };
         let unread = Unread { path, name: name.into_vec(), location, change, len };
@@ -299,33 +305,31 @@ impl SourceReader {
         }
     }
 
-    /// Takes a file as the parent has it, with newer hints. False: it was replaced since it was looked at.
-    fn reuse(&self, item: &Item, old: &Entry, hints: Vec<Option<ContainerId>>, block: &mut Block<Input>) -> bool {
-        let old = old.clone();
-        let read = |expected: Vec<Xattr>| {
-            if item.location.has_xattrs(&expected)? {
-                return Ok(Some(expected));
-            }
+    /// Takes a file as the parent has it, with newer hints. Returns the item if it was replaced since it was looked at.
+    fn reuse(&self, item: Item, old: HintedEntry, block: &mut Block<Input>) -> Option<Item> {
+        let HintedEntry { entry: Entry { name, content, xattrs: expected, .. }, hints } = old;
+        let read = || {
             // They change with the change time, so that these are mostly those of another file.
             let xattrs = item.location.xattrs()?;
             Ok(item.location.metadata().is_ok_and(|now| now == item.metadata).then_some(xattrs))
         };
-        let xattrs = match read(old.xattrs) {
+        let is_same = item.file_xattrs.as_ref() == Some(&expected);
+        let xattrs = match if is_same { Ok(Some(expected)) } else { read() } {
             Ok(Some(xattrs)) => xattrs,
-            Ok(None) => return false,
+            Ok(None) => return Some(item),
             Err(error) => {
                 block.push(Step::Failed(item.path.clone(), error));
                 Vec::new()
             }
         };
         // What does not show in the contents is taken from now.
-        let mut entry = entry_of(item.name.as_bytes().to_vec(), &item.metadata, old.content);
+        let mut entry = entry_of(name, &item.metadata, content);
         if let Content::File { inode, .. } = &mut entry.content {
             *inode = item.metadata.inode;
         }
         self.files.attach(&mut entry, xattrs, &item.path, block);
-        block.push(Step::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
-        true
+        block.push(Step::Reused(item.path, Box::new(HintedEntry { entry, hints })));
+        None
     }
 
     /// Reads into the rest of the block, up to the end of the open file.

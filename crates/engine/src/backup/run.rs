@@ -22,6 +22,7 @@ use crate::identify::{Counters, Identifier, IndexPreset};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::Driver;
+use crate::similarity::choose::Limits;
 use crate::snapshot::{IndexNote, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
@@ -73,7 +74,9 @@ pub struct BackupOptions {
     pub accelerator: Option<Accelerator>,
     /// Directory for spilled state.
     pub scratch: Scratch,
-    /// Chooses what new regions are compressed against, in a repository of format 2; `None`: nothing.
+    /// Limits of the search for similar regions, in a repository of format 2; `None`: new regions are compressed alone.
+    pub similarity: Option<Limits>,
+    /// Chooses what new regions are compressed against, instead of that search.
     pub bases: Option<Arc<dyn ChooseBases>>,
 }
 

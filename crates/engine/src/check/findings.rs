@@ -117,6 +117,22 @@ impl Findings {
         }
     }
 
+    /// Lowers the severity of a finding about a container whose bases nobody has kept, if it has hit no file. Returns true if so.
+    pub(super) fn relax_late(&mut self, number: usize) -> bool {
+        let Some(finding) = self.list.get_mut(number).filter(|finding| finding.affected_count == 0) else {
+            return false;
+        };
+        finding.severity = Severity::UnknownFile;
+        finding.problem.push_str("; its session was ended before it was stored, and nothing refers to it");
+        "nothing has to be done: `onefold prune` removes it".clone_into(&mut finding.advice);
+        true
+    }
+
+    /// Returns the number of findings, which is that of the next one.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Adds what an error says of an object.
     pub(super) fn add_error(&mut self, object: String, error: &Error, advice: impl Display) -> usize {
         self.add(object, problem_of(error), advice)

@@ -1,5 +1,7 @@
 //! Every container, and every chunk that is in one.
 
+mod gone;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -38,8 +40,6 @@ const INSPECTED_IN_FLIGHT: usize = 4;
 const COPIES: usize = 3;
 /// Number that stands for a container that was not there at first.
 const NO_CONTAINER: u32 = u32::MAX;
-/// Gaps in the numbers of one session that are looked into.
-const GAPS_MAX: u32 = 1 << 16;
 
 /// Counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,6 +79,10 @@ pub(super) struct Inventory<'a> {
     sessions: BTreeMap<SessionId, Extent>,
     /// Findings of containers that are gone.
     gone: Vec<usize>,
+    /// Sessions that are not known to have ended by themselves. No backup refers to what lacks a base there.
+    unvouched: BTreeSet<SessionId>,
+    /// Findings of containers of these that lack bases, and nothing else.
+    late: Vec<(usize, ContainerId)>,
     /// Containers whose bytes are damaged.
     pub(super) damaged: BTreeSet<ContainerId>,
     /// Containers that could not be read for another reason.
@@ -128,6 +132,8 @@ impl<'a> Inventory<'a> {
             suspects: BTreeSet::new(),
             sessions: BTreeMap::new(),
             gone: Vec::new(),
+            unvouched: sessions.into_iter().filter(|session| !history.has_ended_by_itself(*session)).collect(),
+            late: Vec::new(),
             damaged: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             quarantined: quarantined.len() as u64,
@@ -300,7 +306,7 @@ impl<'a> Inventory<'a> {
             }
         };
         // A collection deletes a container together with those that hold its bases.
-        if contents.lacks_base && self.read_finals()? && self.removed.contains(name.id) {
+        if contents.bases_lacked != 0 && self.read_finals()? && self.removed.contains(name.id) {
             self.vanished.push(name);
             return Ok(());
         }
@@ -309,13 +315,19 @@ impl<'a> Inventory<'a> {
         self.counts.bytes_read += contents.bytes_read;
         self.counts.chunks_read += contents.chunks_read;
         monitor.advance(contents.bytes_read, 0);
-        let mut number = None;
+        let (mut number, known) = (None, self.findings.len());
         for problem in &contents.problems {
             // It may be its length that is wrong.
             extent.is_cut = true;
             self.conditions.fault(name.id);
             self.damaged.insert(name.id);
             number = Some(self.findings.add(object(), problem, ADVICE_CONTAINER));
+        }
+        if number == Some(known)
+            && contents.bases_lacked == contents.problems.len()
+            && self.unvouched.contains(&name.id.session)
+        {
+            self.late.push((known, name.id));
         }
         if let Some(number) = number
             && contents.is_incomplete
@@ -342,54 +354,6 @@ impl<'a> Inventory<'a> {
         if name.kind == ContainerKind::Metadata {
             self.suspects.insert(number);
         }
-    }
-
-    /// Finds containers of committed sessions that are gone although no collection has deleted them, by the gaps in their
-    /// numbers and by what a snapshot says its session has stored. Nothing is reported if a `final` cannot be read: it may
-    /// name them.
-    pub(super) fn find_gone(&mut self, history: &History, listed: &Containers) -> Result<()> {
-        // A collection whose `final` was not there yet may have deleted containers before they were listed.
-        if !self.read_finals()? {
-            return Ok(());
-        }
-        for (session, commit) in &history.commits {
-            let Some(snapshot) = &commit.body.snapshot else { continue };
-            let none = Extent::default();
-            let extent = self.sessions.get(session).unwrap_or(&none);
-            let end = listed.ordinals_end(*session);
-            let is_gone = |ordinal: &u32| {
-                let id = ContainerId { session: *session, ordinal: *ordinal };
-                !listed.contains(id) && !extent.quarantined.contains(ordinal) && !self.removed.contains(id)
-            };
-            let gaps: Vec<u32> = (0..end.min(GAPS_MAX)).filter(is_gone).collect();
-            let stored = snapshot.summary.data_added_packed;
-            // How long deleted containers were is not known. `judge` finds those that are missing behind the last one.
-            let is_cut = extent.is_cut || self.removed.has_session(*session);
-            if gaps.is_empty() && extent.bytes < stored && !is_cut {
-                let problem = format!(
-                    "holds {} bytes of containers where the snapshot has stored {stored}: containers from number \
-                     {:08x} on are missing",
-                    extent.bytes, end
-                );
-                let object = self.store.display(format_args!("{}/{session}", Prefix::Containers));
-                let number = self.findings.add(object, problem, ADVICE_LOST);
-                self.gone.push(number);
-                self.suspects.insert(number);
-            }
-            for ordinal in gaps {
-                let id = ContainerId { session: *session, ordinal };
-                let number = self.add_missing(id);
-                self.gone.push(number);
-                self.conditions.lose(id, number);
-                self.suspects.insert(number);
-            }
-        }
-        Ok(())
-    }
-
-    /// Judges missing containers once all references were followed: does anything need them?
-    pub(super) fn judge_gone(&mut self) {
-        self.gone.iter().for_each(|number| self.findings.relax(*number));
     }
 
     /// Returns where a referenced data chunk is, or the finding by which it cannot be restored.

@@ -48,6 +48,11 @@ pub(super) struct MovedTargets {
 }
 
 impl History {
+    /// Returns true if a session is known to have ended by itself.
+    pub(super) fn has_ended_by_itself(&self, session: SessionId) -> bool {
+        self.commits.get(&session).is_some_and(|commit| commit.body.kind != CommitKind::Fence)
+    }
+
     /// Returns the snapshots that were not forgotten.
     pub(crate) fn snapshots(&self) -> impl Iterator<Item = (SessionId, &Snapshot)> {
         let kept = self.commits.iter().filter(|(session, _)| !self.forgotten.contains(session));

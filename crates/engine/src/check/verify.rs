@@ -40,8 +40,8 @@ pub(crate) struct Contents {
     pub(super) bytes_read: u64,
     /// True if the fingerprints of some chunks are lost.
     pub(super) is_incomplete: bool,
-    /// True if a base of a region is lost, or went with the container in a collection.
-    pub(super) lacks_base: bool,
+    /// How many of the problems say that a base of a region is lost, or went with the container in a collection.
+    pub(super) bases_lacked: usize,
 }
 
 /// A container that was looked at.
@@ -195,7 +195,7 @@ impl Contents {
         if !error.is_loss() {
             return Err(error);
         }
-        self.lacks_base = true;
+        self.bases_lacked += 1;
         self.problems.push(problem_of(&error));
         Ok(())
     }

@@ -4,30 +4,24 @@
 //! nothing is deleted that it has not released. So a collector that joins a collection trusts nothing that another process
 //! has marked or copied.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bitmap::Bitmap;
-use crate::collect::decide::Decision;
-use crate::collect::dependents::needed_as_bases;
-use crate::collect::moved::{self, Hinted};
+use crate::collect::moved::Hinted;
 use crate::collect::plan::numbers;
 use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
-use crate::collect::settle::Settled;
-use crate::collect::steps::{self, Named, Open};
+use crate::collect::steps::{self, Open};
 use crate::collect::survey::{Beating, Planned, Survey, read_roots, usage_of_dead};
-use crate::collect::usage::{Reached, Usage};
+use crate::collect::usage::Usage;
 use crate::collect::wait::{self, StoreClock, UnendedSession};
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::Detail;
-use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
-use crate::store::base_reader::BaseReader;
-use crate::store::container_set::{ContainerNumber, Containers};
+use crate::snapshot::SessionKind;
+use crate::store::container_set::ContainerNumber;
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
@@ -159,7 +153,7 @@ pub(super) struct Marked {
 
 impl Marked {
     /// Returns true if nothing is known of what any snapshot reaches.
-    fn knows_nothing(&self) -> bool {
+    pub(super) fn knows_nothing(&self) -> bool {
         self.reached.is_none() && !self.is_quick
     }
 }
@@ -305,117 +299,6 @@ impl<'a> Collector<'a> {
             }
             self.store.host.sleep(POLL_INTERVAL.min(self.request.wait.saturating_sub(waited_for)));
         }
-    }
-
-    /// Decides what is deleted, and publishes it (step C8).
-    fn decide(&mut self, number: u32, named: &Named, marked: &Marked, report: &mut PruneReport) -> Result<()> {
-        self.store.objects.refresh_collections(self.session.id)?;
-        // What other collections delete is read before containers are listed.
-        let absent = self.store.read_absent_but(number)?;
-        let all = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
-        // Nobody relies on what a collection with a damaged `final` has condemned. This one deletes it if it has condemned it, too.
-        let listed = all.retain(|_, id| !absent.is_undecided(id) || named.containers.contains(id));
-        let mut cursor = named.containers.cursor();
-        let condemned = listed.retain(|_, id| cursor.contains(id));
-        let is_marking = condemned.iter().any(|(_, id)| !named.quarantined.contains(id));
-        // What snapshots need does not matter to a container that is quarantined.
-        let commits = if is_marking { read_roots(self.store, report)? } else { self.store.read_commits()? };
-        self.store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
-        let in_doubt = commits.in_doubt(&listed);
-        let is_new = |(session, _): &(SessionId, &Snapshot)| !marked.roots.contains(session);
-        let later = if !is_marking {
-            self.hinted.set_unknown();
-            None
-        } else if marked.knows_nothing() || commits.snapshots().iter().any(is_new) {
-            // Snapshots may be in containers that did not exist when the others were listed.
-            let readable = self.store.list_containers(&self.request.scratch)?.without(&absent.containers);
-            if marked.knows_nothing() {
-                self.hinted.start(&readable);
-            }
-            let hinted = &mut self.hinted;
-            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut |hint| hinted.insert_hint(&hint))?)
-        } else {
-            None
-        };
-        // Before anything is published: `moved` keeps what manifests list.
-        self.hint_manifests(&commits)?;
-        let root_nodes = if marked.is_quick { Some(quick::root_nodes(&self.survey, &commits)?) } else { None };
-        let marks = later.iter().chain(&root_nodes);
-        let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(marks).collect();
-        let beating = Beating(&self.survey);
-        let reporting = RefCell::new(report);
-        let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
-        let decision = Decision {
-            store: self.store,
-            session: &self.session,
-            scratch: &self.request.scratch,
-            memory_bytes: self.survey.memory() / 2,
-            containers: &listed,
-            bases: &bases,
-            condemned: &condemned,
-            quarantined: &named.quarantined,
-            in_doubt: &in_doubt,
-            reached: &reached,
-            trusts_copies: self.request.trust_copies,
-            driver: &self.request.driver,
-            monitor: &beating,
-            unreadable: &|error| reporting.borrow_mut().find(error),
-        };
-        let mut settled = decision.settle()?;
-        let report = reporting.into_inner();
-        if commits.may_have_bases(self.store.config.format) {
-            // A container that this one does not delete stays, whatever another has condemned, and needs its bases.
-            self.rescue_bases(&all, &mut settled, named, report)?;
-        }
-        let mut step = CollectionEncoder::new(CollectionStep::Final);
-        step.quick(self.count_quick(marked)?);
-        for number in &settled.deleted {
-            let id = listed.name(ContainerNumber(*number))?.id;
-            step.container(id);
-            if named.quarantined.contains(id) {
-                step.quarantined(id);
-            }
-        }
-        let moved = moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
-        if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
-            report.rescued_containers += settled.rescued.len() as u64;
-            report.moved = moved;
-        }
-        Ok(())
-    }
-
-    /// Keeps the containers that others depend on.
-    fn rescue_bases(
-        &self,
-        listed: &Containers,
-        settled: &mut Settled,
-        named: &Named,
-        report: &mut PruneReport,
-    ) -> Result<()> {
-        let (deleted, beating) = (numbers(&settled.deleted), Beating(&self.survey));
-        let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
-        let needed = needed_as_bases(self.store, listed, &deleted, parties, &mut |error| report.find(error))?;
-        settled.rescue(&needed);
-        self.report_damaged_bases(listed, &settled.rescued, (named, &needed), report)
-    }
-
-    /// Reports the containers that were to be quarantined and stay because others depend on them.
-    #[expect(clippy::unused_self, reason = "a step of `decide`")]
-    fn report_damaged_bases(
-        &self,
-        listed: &Containers,
-        rescued: &[u32],
-        (named, needed): (&Named, &Bitmap),
-        report: &mut PruneReport,
-    ) -> Result<()> {
-        for number in rescued.iter().filter(|number| needed.contains(**number)) {
-            let name = listed.name(ContainerNumber(*number))?;
-            if named.quarantined.contains(name.id) {
-                let reason = "stays in its place: regions in other containers are compressed against whole ones in it";
-                report.find(&Error::damaged(name, reason));
-            }
-        }
-        Ok(())
     }
 
     /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. If the decision is

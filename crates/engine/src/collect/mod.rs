@@ -9,6 +9,8 @@ pub mod copy;
 mod copying;
 mod decide;
 mod dependents;
+mod depending;
+mod last_look;
 pub mod ledger;
 pub mod lifetime;
 mod manifests;

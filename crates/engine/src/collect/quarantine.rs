@@ -3,9 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use crate::bitmap::Bitmap;
 use crate::collect::collector::{Collector, Marked};
 use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::depending::dependents_of;
 use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::plan::numbers;
 use crate::collect::quick::QUICK_MAX;
 use crate::collect::request::PruneReport;
 use crate::collect::steps;
@@ -35,8 +38,25 @@ impl Collector<'_> {
         Ok(whole_chunks(self.store, &containers.name(ContainerNumber(number))?, bases))
     }
 
-    /// Copies what is whole in damaged containers, and condemns them. Nothing is marked: all that is whole counts as
-    /// needed. Returns `None` if there is nothing to do.
+    /// Returns the containers that depend on some that are set aside. They go with them: left where they are, they would keep these,
+    /// and a later backup would find what is damaged in them.
+    fn dependents(&self, listed: &Containers, of: &Containers) -> Result<Bitmap> {
+        if of.is_empty() || !self.store.read_commits()?.may_have_bases(self.store.config.format) {
+            return Ok(Bitmap::default());
+        }
+        let of: Bitmap = numbers(of.numbers().map(|number| number.0).collect::<Vec<_>>().iter());
+        let dependents = dependents_of(self.store, listed, &of, (&self.request.driver, &Beating(&self.survey)))?;
+        if dependents.count() != 0 {
+            self.survey.monitor.note(&format!(
+                "{} containers that are compressed against the damaged ones are copied and set aside, too",
+                dependents.count()
+            ));
+        }
+        Ok(dependents)
+    }
+
+    /// Copies what is whole in damaged containers and in those that depend on them, and condemns all of them. Nothing is marked: all
+    /// that is whole counts as needed. Returns `None` if there is nothing to do.
     pub(super) fn condemn_damaged(
         &self,
         number: u32,
@@ -50,7 +70,10 @@ impl Collector<'_> {
         for id in damaged.intersection(&twice) {
             report.find(&Error::damaged(format!("container {id}"), "there are two of this number; neither is touched"));
         }
-        let candidates = listed.retain(|_, id| damaged.contains(&id) && !twice.contains(&id));
+        let named = listed.retain(|_, id| damaged.contains(&id) && !twice.contains(&id));
+        let dependents = self.dependents(&listed, &named)?;
+        let goes = |number: ContainerNumber, id| named.contains(id) || dependents.contains(number.0);
+        let candidates = listed.retain(|number, id| goes(number, id) && !twice.contains(&id));
         let mut condemned: Vec<u32> = candidates.numbers().take(CONDEMNED_MAX).map(|number| number.0).collect();
         let is_partial = condemned.len() < candidates.len();
         let unreadable = RefCell::new(Vec::new());

@@ -7,11 +7,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::codec::len_u32;
 use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::request::PruneRequest;
 use crate::collect::usage::LiveChunk;
 use crate::collect::whole::whole_chunks;
+use crate::compress::Compressor;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::ObjectStore;
@@ -40,7 +42,8 @@ pub struct Salvaged {
     pub written_containers: u64,
     /// Bytes of them.
     pub written_bytes: u64,
-    /// Quarantined containers that could not be read for another reason than damage, in sentences.
+    /// What could not be brought back, in sentences: quarantined containers that could not be read for another reason than damage, and
+    /// those with chunks that are whole nowhere, because of damage or because a base of theirs is gone.
     pub findings: Vec<String>,
 }
 
@@ -65,6 +68,13 @@ pub fn salvage(
     }
 }
 
+/// State of a chunk of a quarantined container: whole there, and nowhere else.
+const WHOLE: [u8; 1] = [0];
+/// Another container keeps it, or will.
+const KEPT: [u8; 1] = [1];
+/// It is whole nowhere.
+const LOST: [u8; 1] = [2];
+
 struct Salvage<'a> {
     store: &'a Store,
     request: &'a PruneRequest,
@@ -74,21 +84,19 @@ struct Salvage<'a> {
 
 impl Salvage<'_> {
     fn run(&self, quarantined: &[QuarantinedContainer]) -> Result<Salvaged> {
-        let objects = Arc::new(InQuarantine(Arc::clone(&self.store.objects))) as Arc<dyn ObjectStore>;
-        let store = Store { objects, ..self.store.clone() };
-        let mut builder = ContainerSetBuilder::new(&store.host, &self.request.scratch);
+        let mut builder = ContainerSetBuilder::new(&self.store.host, &self.request.scratch);
         for container in quarantined {
             builder.push(&container.name, container.len)?;
         }
         let containers: Containers = builder.finish()?.into();
+        let store = self.with_quarantined(&containers);
         let mut salvaged = Salvaged { containers: containers.len() as u64, ..Salvaged::default() };
-        // Bases stand under their usual names: nothing is quarantined while others depend on it.
         let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN);
-        let bases = BaseReader::new(self.store, &self.session.live, memory / 16);
+        // A quarantined container may have bases in another one, which was set aside with it.
+        let bases = BaseReader::new(&store, &self.all(quarantined)?, memory / 16);
         let (mut missing, readable) = self.missing((&store, &bases), &containers, &mut salvaged)?;
         let live = readable.numbers().flat_map(|number| self.live((&store, &bases), &readable, number, &mut missing));
         let copy: Vec<u32> = containers.numbers().map(|number| number.0).collect();
-        let memory = memory / 2;
         let request = CopyRequest {
             store: &store,
             session: Some(self.session),
@@ -98,7 +106,7 @@ impl Salvage<'_> {
             classes: &LifetimeClasses::of_times([]),
             leaves_dead: false,
             compression: self.request.compression,
-            budget: CopyBudget::of(memory.max(CopyBudget::BYTES_MIN), self.request.driver.compute_count()),
+            budget: CopyBudget::of((memory / 2).max(CopyBudget::BYTES_MIN), self.request.driver.compute_count()),
             scratch: &self.request.scratch,
             driver: &self.request.driver,
             monitor: self.monitor,
@@ -107,11 +115,71 @@ impl Salvage<'_> {
         salvaged.findings.extend(copied.not_copied.values().map(ToString::to_string));
         (salvaged.chunks, salvaged.plain_bytes) = (copied.chunks, copied.plain_bytes);
         (salvaged.written_containers, salvaged.written_bytes) = (copied.written_containers, copied.written_bytes);
+        self.report_lost((&store, &bases), &readable, &mut missing, &mut salvaged)?;
         Ok(salvaged)
     }
 
-    /// Returns the chunks that are whole in quarantined containers, each with an empty value if no other container has it, and the
-    /// containers that can be read.
+    /// Returns the store in which quarantined containers stand under their usual names, as all others do.
+    fn with_quarantined(&self, containers: &Containers) -> Store {
+        let live = &self.session.live;
+        let quarantined = containers.retain(|_, id| !live.contains(id));
+        let objects = Arc::new(InQuarantine { objects: Arc::clone(&self.store.objects), quarantined });
+        Store { objects: objects as Arc<dyn ObjectStore>, ..self.store.clone() }
+    }
+
+    /// Lists live containers and quarantined ones.
+    fn all(&self, quarantined: &[QuarantinedContainer]) -> Result<Containers> {
+        let live = &self.session.live;
+        let mut builder = ContainerSetBuilder::new(&self.store.host, &self.request.scratch);
+        for number in live.numbers() {
+            let (name, len) = live.sized(number)?;
+            builder.push(&name, len)?;
+        }
+        for container in quarantined.iter().filter(|container| !live.contains(container.name.id)) {
+            builder.push(&container.name, container.len)?;
+        }
+        Ok(builder.finish()?.into())
+    }
+
+    /// Reports the chunks of quarantined containers that are lost: they are not whole there, and no other container has them.
+    fn report_lost(
+        &self,
+        (store, bases): (&Store, &BaseReader),
+        containers: &Containers,
+        missing: &mut SpillMap,
+        salvaged: &mut Salvaged,
+    ) -> Result<()> {
+        let mut compressor = Compressor::default();
+        for opened in store.open_containers(containers, containers.numbers()) {
+            self.go_on()?;
+            // Nobody knows what was in one of which no directory can be read.
+            let Ok(container) = opened?.1 else { continue };
+            let (mut lost, mut reason) = (0_u64, None);
+            for region in 0..len_u32(container.directory.regions.len()) {
+                let mut lost_here = 0_u64;
+                for chunk in container.directory.chunks.get(container.chunks_of(region)).unwrap_or_default() {
+                    let Some(fingerprint) = chunk.fingerprint else { continue };
+                    lost_here += u64::from(missing.get(&fingerprint.0)?.as_deref() == Some(&LOST));
+                }
+                if 0 < lost_here && reason.is_none() {
+                    reason = store.read_region(&container, region, bases, &mut compressor).err();
+                }
+                lost += lost_here;
+            }
+            if 0 < lost {
+                let reason =
+                    reason.map_or_else(|| "they are not what their names say".to_owned(), |error| error.to_string());
+                let object = self.store.display(ObjectName::Quarantined(container.name));
+                salvaged.findings.push(format!(
+                    "{object}: {lost} chunks of it are in no container, and cannot be brought back: {reason}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the chunks of quarantined containers, each with its state: whole there, kept by another container, or lost. And
+    /// the containers that can be read.
     fn missing(
         &self,
         (quarantined, bases): (&Store, &BaseReader),
@@ -125,14 +193,25 @@ impl Salvage<'_> {
             self.go_on()?;
             let name = name?;
             match whole_chunks(quarantined, &name, bases) {
-                Ok(whole) => whole.iter().try_for_each(|chunk| missing.insert(chunk.fingerprint.0, &[]))?,
+                Ok(whole) => whole.iter().try_for_each(|chunk| missing.insert(chunk.fingerprint.0, &WHOLE))?,
                 Err(error) => {
                     salvaged.findings.push(error.to_string());
                     unreadable.insert(name.id);
                 }
             }
         }
+        let readable = containers.retain(|_, id| !unreadable.contains(&id));
+        for opened in quarantined.open_containers(&readable, readable.numbers()) {
+            self.go_on()?;
+            let Ok(container) = opened?.1 else { continue };
+            for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
+                if !missing.contains(&fingerprint.0)? {
+                    missing.insert(fingerprint.0, &LOST)?;
+                }
+            }
+        }
         let live = &self.session.live;
+        let live_bases = BaseReader::new(self.store, live, memory / 4);
         for opened in self.store.open_containers(live, live.numbers()) {
             self.go_on()?;
             // One that cannot be opened has none of them.
@@ -144,14 +223,15 @@ impl Salvage<'_> {
             if !is_listed {
                 continue;
             }
-            // The quarantined containers may be removed next, so that a copy counts only if it is what its name says.
-            for chunk in whole_chunks(self.store, &name, bases).unwrap_or_default() {
+            // The quarantined containers may be removed next, so that a copy counts only if it is what its name says, and depends on
+            // none of them.
+            for chunk in whole_chunks(self.store, &name, &live_bases).unwrap_or_default() {
                 if missing.contains(&chunk.fingerprint.0)? {
-                    missing.insert(chunk.fingerprint.0, &[1])?;
+                    missing.insert(chunk.fingerprint.0, &KEPT)?;
                 }
             }
         }
-        Ok((missing, containers.retain(|_, id| !unreadable.contains(&id))))
+        Ok((missing, readable))
     }
 
     /// Returns the chunks of a container that are still missing; they are not missing any more then.
@@ -167,8 +247,8 @@ impl Salvage<'_> {
             let whole = whole_chunks(store, &containers.name(number)?, bases)?;
             let mut live = Vec::new();
             for chunk in whole {
-                if missing.get(&chunk.fingerprint.0)?.is_some_and(|value| value.is_empty()) {
-                    missing.insert(chunk.fingerprint.0, &[1])?;
+                if missing.get(&chunk.fingerprint.0)?.as_deref() == Some(&WHOLE) {
+                    missing.insert(chunk.fingerprint.0, &KEPT)?;
                     live.push(LiveChunk { container: number.0, slot: chunk.slot, rank: 0, len: chunk.len });
                 }
             }
@@ -186,85 +266,94 @@ impl Salvage<'_> {
     }
 }
 
-/// A store whose containers are the quarantined ones. Everything else is as it is, and so is everything that is written.
+/// A store in which quarantined containers have their usual names. Everything else is as it is, and so is everything that is written.
 #[derive(Debug)]
-struct InQuarantine(Arc<dyn ObjectStore>);
+struct InQuarantine {
+    objects: Arc<dyn ObjectStore>,
+    quarantined: Containers,
+}
 
-fn quarantined(name: ObjectName) -> ObjectName {
-    match name {
-        ObjectName::Container(name) => ObjectName::Quarantined(name),
-        name => name,
+impl InQuarantine {
+    /// Returns the name under which an object stands.
+    fn standing(&self, name: ObjectName) -> ObjectName {
+        match name {
+            ObjectName::Container(name) if self.quarantined.contains(name.id) => ObjectName::Quarantined(name),
+            name => name,
+        }
     }
 }
 
 impl ObjectStore for InQuarantine {
     fn create(&self, session: SessionId, name: ObjectName, bytes: &[u8]) -> Result<Created> {
-        self.0.create(session, name, bytes)
+        self.objects.create(session, name, bytes)
     }
     fn put(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
-        self.0.put(session, name, bytes)
+        self.objects.put(session, name, bytes)
     }
     fn put_again(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
-        self.0.put_again(session, name, bytes)
+        self.objects.put_again(session, name, bytes)
     }
     fn confirm(&self, names: &[ObjectName]) -> Result<()> {
-        self.0.confirm(names)
+        self.objects.confirm(names)
     }
     fn barrier(&self, puts: Vec<PendingPut>) -> Result<()> {
-        self.0.barrier(puts)
+        self.objects.barrier(puts)
     }
     fn discard(&self, puts: Vec<PendingPut>) {
-        self.0.discard(puts);
+        self.objects.discard(puts);
     }
     fn read(&self, reads: &mut [RangeRead]) {
         for read in reads.iter_mut() {
-            read.name = quarantined(read.name);
+            read.name = self.standing(read.name);
         }
-        self.0.read(reads);
+        self.objects.read(reads);
     }
     fn read_exact(&self, name: ObjectName, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.0.read_exact(quarantined(name), offset, buffer)
+        self.objects.read_exact(self.standing(name), offset, buffer)
     }
     fn will_read(&self, name: ObjectName, range: Range<u64>) {
-        self.0.will_read(quarantined(name), range);
+        self.objects.will_read(self.standing(name), range);
     }
     fn len(&self, name: ObjectName) -> Result<Option<u64>> {
-        self.0.len(quarantined(name))
+        self.objects.len(self.standing(name))
     }
     fn list(&self, prefix: Prefix, detail: Detail, page: &mut dyn FnMut(Vec<Listed>) -> Result<()>) -> Result<()> {
-        self.0.list(prefix, detail, page)
+        self.objects.list(prefix, detail, page)
     }
     fn delete(&self, names: &[ObjectName]) -> Result<()> {
-        self.0.delete(names)
+        self.objects.delete(names)
     }
     fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
-        self.0.quarantine(names)
+        self.objects.quarantine(names)
     }
     fn refresh_collections(&self, session: SessionId) -> Result<()> {
-        self.0.refresh_collections(session)
+        self.objects.refresh_collections(session)
     }
     fn refresh_sessions(&self, session: SessionId) -> Result<()> {
-        self.0.refresh_sessions(session)
+        self.objects.refresh_sessions(session)
+    }
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.objects.refresh_containers(session)
     }
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
-        self.0.try_handshake(session)
+        self.objects.try_handshake(session)
     }
     fn abilities(&self) -> Abilities {
-        self.0.abilities()
+        self.objects.abilities()
     }
     fn leftovers(&self, removes: &dyn Fn(Option<SessionId>) -> bool) -> Result<Leftovers> {
-        self.0.leftovers(removes)
+        self.objects.leftovers(removes)
     }
     fn begin_creation(&self, session: SessionId) -> Result<CreationLock> {
-        self.0.begin_creation(session)
+        self.objects.begin_creation(session)
     }
     fn end_creation(&self, lock: CreationLock) {
-        self.0.end_creation(lock);
+        self.objects.end_creation(lock);
     }
     fn complete(&self) -> Result<Vec<&'static str>> {
-        self.0.complete()
+        self.objects.complete()
     }
     fn display(&self, key: &str) -> String {
-        self.0.display(key)
+        self.objects.display(key)
     }
 }

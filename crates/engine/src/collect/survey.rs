@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::bitmap::Bitmap;
 use crate::collect::bases_graph::BaseGraph;
 use crate::collect::copy::{CopyBudget, HintRefresher};
-use crate::collect::dependents::needed_as_bases;
+use crate::collect::depending::{dependents_of, known_needed};
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
-use crate::collect::plan::{ContainerUsage, PrunePlan, numbers};
+use crate::collect::plan::{ContainerUsage, PrunePlan};
 use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
@@ -210,12 +210,19 @@ impl Survey<'_> {
         };
         let mut of_container = of_container;
         let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
-        let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
-        let undecided: Vec<ContainerNumber> =
-            if absent.undecided.is_empty() { Vec::new() } else { undecided.collect() };
-        plan.give_up(undecided.iter().copied().filter_map(&mut of_container));
+        let mut fixed = Bitmap::default();
+        if !absent.undecided.is_empty() {
+            let is_undecided = |(_, id): &(ContainerNumber, ContainerId)| absent.is_undecided(*id);
+            candidates.iter().filter(is_undecided).for_each(|(number, _)| fixed.insert(number.0));
+            // What depends on them would keep them, and the collection would never end.
+            let dependents = dependents_of(self.store, candidates, &fixed, (driver, &beating))?;
+            candidates
+                .numbers()
+                .filter(|number| dependents.contains(number.0))
+                .for_each(|number| fixed.insert(number.0));
+            plan.give_up(candidates.numbers().filter(|number| fixed.contains(number.0)).filter_map(&mut of_container));
+        }
         if commits.may_have_bases(self.store.config.format) {
-            let fixed = numbers(undecided.iter().map(|number| &number.0));
             self.weigh_bases((listed, candidates), &mut plan, (&usage, &fixed), report)?;
         }
         let given_up = plan.given_up();
@@ -239,11 +246,17 @@ impl Survey<'_> {
     ) -> Result<()> {
         let beating = Beating(self);
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
-        let graph = BaseGraph::read(self.store, listed, self.memory() / 4, parties, &mut |error| report.find(error))?;
+        let mut is_known = true;
+        let mut unreadable = |error: &Error| {
+            is_known = false;
+            report.find(error);
+        };
+        let graph = BaseGraph::read(self.store, listed, self.memory() / 4, parties, &mut unreadable)?;
+        let usage_of = |number, kind, len| usage.of(number, kind, len);
         let Some(graph) = graph else {
             self.monitor
                 .note("bases stay with all that depends on them: weighing them takes more than a quarter of --memory");
-            return self.keep_found(listed, (plan, &|number, kind, len| usage.of(number, kind, len)), report);
+            return self.keep_found(listed, (plan, &usage_of), report);
         };
         let mut may_go = Bitmap::default();
         candidates.numbers().for_each(|number| may_go.insert(number.0));
@@ -261,7 +274,11 @@ impl Survey<'_> {
             }
         };
         plan.weigh_bases(&graph, &mut of_candidate, fixed, &self.request.options);
-        failed.map_or(Ok(()), Err)
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Where a directory cannot be read, nobody knows what depends on what.
+        if is_known { Ok(()) } else { self.keep_found(listed, (plan, &usage_of), report) }
     }
 
     /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
@@ -286,7 +303,7 @@ impl Survey<'_> {
     ) -> Result<()> {
         let (given_up, beating) = (plan.given_up(), Beating(self));
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
-        let needed = needed_as_bases(self.store, listed, &given_up, parties, &mut |error| report.find(error))?;
+        let needed = known_needed(self.store, listed, &given_up, parties, report)?;
         let mut kept = Vec::new();
         for number in listed.numbers().filter(|number| needed.contains(number.0)) {
             let (name, len) = listed.sized(number)?;

@@ -3,13 +3,13 @@
 //! Serial and a function of the order of its input alone, so that every driver fills the same containers.
 
 use crate::compress::{Algorithm, Compression, Compressor};
-use crate::container::bases::Bases;
+use crate::container::bases::{Base, Bases};
 use crate::container::directory::{CHUNKS_MAX, Form, REGIONS_MAX, Shape, Side, sealed_len};
 use crate::container::trailer::TRAILER_LEN;
 use crate::crypto::TAG_LEN;
 use crate::object::header::{FormatVersion, HEADER_LEN};
 use crate::object::names::ContainerKind;
-use crate::types::{Chunk, ChunkKind, ContainerId, RegionId, Sequence, SessionId};
+use crate::types::{Chunk, ChunkKind, ContainerId, Sequence, SessionId};
 
 /// One chunk of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,24 @@ pub struct RegionChunk {
     pub hints_len: u32,
     /// Position of the chunk in the stream.
     pub sequence: Sequence,
+}
+
+/// An anchor of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkSample {
+    /// Number of its chunk in the region.
+    pub chunk: u16,
+    /// Its hash.
+    pub hash: u64,
+}
+
+/// Regions that a new one is compressed against.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChosenBases {
+    /// At most two regions, or chunks of more, the best last: what is next to the new region is found best.
+    pub bases: Vec<Base>,
+    /// True if they have so much in common with the new region that it need not be compressed without them, too, to know that they save enough.
+    pub is_sure: bool,
 }
 
 /// A run of consecutive unique chunks, to be compressed and sealed together.
@@ -41,7 +59,9 @@ pub struct Region {
     /// regions, which are compared when they are sealed.
     pub(crate) compared: Option<u32>,
     /// Regions that were chosen as bases, until it is compressed.
-    pub(crate) chosen: Vec<RegionId>,
+    pub(crate) chosen: ChosenBases,
+    /// Anchors by which it may be found as a base, with the chunks that they are of.
+    pub(crate) samples: Vec<ChunkSample>,
     /// The regions that it was compressed against.
     pub(crate) bases: Bases,
 }
@@ -61,7 +81,16 @@ impl CompressedRegion {
         };
         // A region with bases is never stored again as it is.
         let (algorithm, compared, bases) = (Some(algorithm), Some(checksum), Bases::default());
-        Self(Region { chunks, plain, compressed, algorithm, plain_len, compared, bases, chosen: Vec::new() })
+        Self(Region { chunks, plain, compressed, algorithm, plain_len, compared, bases, ..Region::default() })
+    }
+}
+
+impl CompressedRegion {
+    /// Keeps the samples that it had.
+    pub(crate) fn with_samples(mut self, hashes: impl Iterator<Item = u64>) -> Self {
+        // It is never divided, so that no chunk matters.
+        self.0.samples = hashes.map(|hash| ChunkSample { chunk: 0, hash }).collect();
+        self
     }
 }
 
@@ -96,7 +125,7 @@ impl Region {
         let len_without = self.stored().len();
         let saves = compressor.compress_against(compression, (prefix, &self.plain), len_without, &mut compressed);
         if saves {
-            (self.compressed, self.algorithm, self.bases) = (compressed, Some(Algorithm::ZstdBased), *bases);
+            (self.compressed, self.algorithm, self.bases) = (compressed, Some(Algorithm::ZstdBased), bases.clone());
         }
         saves
     }
@@ -104,7 +133,8 @@ impl Region {
     /// Returns what the directories of its container grow by.
     pub(crate) fn shape(&self) -> Shape {
         let longest = self.chunks.iter().map(|packed| packed.chunk.len).max().unwrap_or(0);
-        Shape { regions: 1, chunks: self.chunks.len(), bases: self.bases.len(), longest }
+        let (chunks, bases, samples) = (self.chunks.len(), self.bases.len(), self.samples.len());
+        Shape { regions: 1, chunks, bases, runs: self.bases.run_count(), samples, longest }
     }
 
     /// Returns what is stored, once compressed.
@@ -150,7 +180,15 @@ impl Region {
         self.plain_len = head_len;
         self.bases = Bases::default();
         self.compressed.clear();
-        Region { chunks, plain, algorithm, plain_len, ..Region::default() }
+        let (kept, samples): (Vec<_>, Vec<_>) =
+            self.samples.drain(..).partition(|sample| usize::from(sample.chunk) < count);
+        self.samples = kept;
+        let of_rest = |sample: ChunkSample| {
+            let chunk = usize::from(sample.chunk).checked_sub(count).and_then(|chunk| u16::try_from(chunk).ok())?;
+            Some(ChunkSample { chunk, ..sample })
+        };
+        let samples = samples.into_iter().filter_map(of_rest).collect();
+        Region { chunks, plain, algorithm, plain_len, samples, ..Region::default() }
     }
 }
 
@@ -167,11 +205,24 @@ pub struct ContainerBuilder {
     pub regions: Vec<Region>,
 }
 
+/// A region, or a part of one, that was assigned to a container.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Assigned {
+    /// The container.
+    pub(crate) container: ContainerId,
+    /// Its chunks in order.
+    pub(crate) chunks: Vec<RegionChunk>,
+    /// Its bases.
+    pub(crate) bases: Bases,
+    /// Hashes of its samples.
+    pub(crate) samples: Vec<u64>,
+}
+
 /// Result of packing a region.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// Containers and the chunks assigned to them, in order.
-    pub(crate) assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
+    /// Parts of the region and their containers, in order.
+    pub(crate) assigned: Vec<Assigned>,
     /// Containers that are full now.
     pub(crate) full: Vec<ContainerBuilder>,
 }
@@ -268,7 +319,9 @@ impl Packer {
         self.regions_len += region.stored().len() + TAG_LEN;
         self.shape = self.shape.with(region.shape());
         region.shed();
-        packed.assigned.push((id, region.chunks.clone()));
+        let samples = region.samples.iter().map(|sample| sample.hash).collect();
+        let (chunks, bases) = (region.chunks.clone(), region.bases.clone());
+        packed.assigned.push(Assigned { container: id, chunks, bases, samples });
         self.open.as_mut().expect("a container was opened").regions.push(region);
     }
 
@@ -405,7 +458,7 @@ mod tests {
             }
             region.compress(&mut compressor, Compression::Off);
             let packed = packer.push(region, &mut compressor, &mut ordinals);
-            let placed = packed.assigned.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.sequence.0);
+            let placed = packed.assigned.iter().flat_map(|part| &part.chunks).map(|chunk| chunk.sequence.0);
             assert!(placed.eq(0..count));
             assert!(packed.full.iter().all(|builder| !builder.regions.is_empty()));
             assert!(packed.full.len() < 16, "{} containers", packed.full.len());
@@ -439,8 +492,9 @@ mod tests {
         let (mut placed, mut full) = (Vec::new(), Vec::new());
         for step in 0..100 {
             let packed = packer.push(region(step * 8, 8, 4096, step % 3 == 0), &mut compressor, &mut ordinals);
-            placed
-                .extend(packed.assigned.into_iter().flat_map(|(id, chunks)| chunks.into_iter().map(move |c| (id, c))));
+            placed.extend(
+                packed.assigned.into_iter().flat_map(|part| part.chunks.into_iter().map(move |c| (part.container, c))),
+            );
             full.extend(packed.full);
         }
         let open = packer.finish().unwrap();
@@ -451,7 +505,7 @@ mod tests {
         for builder in &full {
             let stored: usize = builder.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
             let chunks: usize = builder.regions.iter().map(|region| region.chunks.len()).sum();
-            let shape = Shape { regions: builder.regions.len(), chunks, bases: 0, longest: 4096 };
+            let shape = Shape { regions: builder.regions.len(), chunks, bases: 0, runs: 0, samples: 0, longest: 4096 };
             let form = |side| Form { format: FormatVersion::V1, kind: ContainerKind::Data, side };
             let (front, back) = (sealed_len(form(Side::Front), shape), sealed_len(form(Side::Back), shape));
             let len = HEADER_LEN + TRAILER_LEN + front + back + stored;

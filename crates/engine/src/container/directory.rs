@@ -5,7 +5,7 @@
 
 use crate::codec::{Decoded, Reader, len_u32};
 use crate::compress::{Algorithm, Compressor};
-use crate::container::bases::{BASE_LEN, Bases};
+use crate::container::bases::{BASE_LEN, Bases, RUN_LEN};
 use crate::crypto::TAG_LEN;
 use crate::object::header::FormatVersion;
 use crate::object::names::ContainerKind;
@@ -17,13 +17,17 @@ pub(crate) const REGIONS_MAX: usize = 4096;
 pub(crate) const CHUNKS_MAX: usize = 65_536;
 /// Bytes of a region, bases excepted: of format 1, and with depth and number of bases of format 2.
 const REGION_ENTRY_LEN: [usize; 2] = [13, 15];
-/// Bytes before the regions: two counts, and in format 2 the number of bases and the width of lengths.
-const HEAD_LEN: [usize; 2] = [8, 13];
+/// Bytes before the regions: two counts, and in format 2 the numbers of bases and samples and the width of lengths.
+const HEAD_LEN: [usize; 2] = [8, 17];
+/// Bytes of a sample: number of the region, and of the hash those that are looked at.
+const SAMPLE_LEN: usize = 7;
+/// Bits of a hash that are not stored.
+const SAMPLE_SHIFT: u32 = 24;
 /// Bytes of a length in format 1.
 const LEN_WIDTH: usize = 4;
 
 /// One region as the directory describes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionEntry {
     /// Bytes it takes in the container, tag included.
     pub sealed_len: u32,
@@ -77,6 +81,15 @@ impl DirectoryChunk {
     }
 }
 
+/// An anchor of a region in the sample by which similar regions are found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RegionSample {
+    /// Number of the region.
+    pub region: u16,
+    /// Hash of the anchor. The lowest 24 bits are zero once it was stored.
+    pub hash: u64,
+}
+
 /// A container's table of contents.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Directory {
@@ -84,6 +97,8 @@ pub struct Directory {
     pub regions: Vec<RegionEntry>,
     /// Chunks in the order of the regions' plaintext.
     pub chunks: Vec<DirectoryChunk>,
+    /// Samples of the regions, ascending; none in a back directory. They follow from the plaintext.
+    pub samples: Vec<RegionSample>,
 }
 
 /// Which of the two directories.
@@ -114,6 +129,12 @@ impl Form {
         }
     }
 
+    /// Returns how many samples there are in this directory.
+    fn samples(self, shape: Shape) -> usize {
+        let has_samples = self.format != FormatVersion::V1 && self.side == Side::Front;
+        if has_samples { shape.samples } else { 0 }
+    }
+
     /// Returns the bytes of a chunk, if lengths take `width` bytes.
     fn chunk_entry_len(self, width: usize) -> usize {
         let fingerprint = match self.side {
@@ -136,6 +157,10 @@ pub(crate) struct Shape {
     pub(crate) chunks: usize,
     /// Bases of all regions.
     pub(crate) bases: usize,
+    /// Runs of chunks of all bases.
+    pub(crate) runs: usize,
+    /// Samples of all regions.
+    pub(crate) samples: usize,
     /// Bytes of the longest chunk, hints included.
     pub(crate) longest: u32,
 }
@@ -147,6 +172,8 @@ impl Shape {
             regions: self.regions + other.regions,
             chunks: self.chunks + other.chunks,
             bases: self.bases + other.bases,
+            runs: self.runs + other.runs,
+            samples: self.samples + other.samples,
             longest: self.longest.max(other.longest),
         }
     }
@@ -160,9 +187,13 @@ impl Shape {
 
 /// Returns the sealed length of a directory.
 pub(crate) fn sealed_len(form: Form, shape: Shape) -> usize {
-    let Shape { regions, chunks, bases, .. } = shape;
-    let head = form.of_version(HEAD_LEN) + regions * form.of_version(REGION_ENTRY_LEN) + bases * BASE_LEN;
-    head + chunks * form.chunk_entry_len(shape.width(form)) + TAG_LEN
+    let Shape { regions, chunks, bases, runs, .. } = shape;
+    let regions = regions * form.of_version(REGION_ENTRY_LEN) + bases * BASE_LEN + runs * RUN_LEN;
+    form.of_version(HEAD_LEN)
+        + regions
+        + chunks * form.chunk_entry_len(shape.width(form))
+        + form.samples(shape) * SAMPLE_LEN
+        + TAG_LEN
 }
 
 impl Directory {
@@ -172,6 +203,8 @@ impl Directory {
             regions: self.regions.len(),
             chunks: self.chunks.len(),
             bases: self.regions.iter().map(|region| region.bases.len()).sum(),
+            runs: self.regions.iter().map(|region| region.bases.run_count()).sum(),
+            samples: self.samples.len(),
             longest: self.chunks.iter().map(|chunk| chunk.len).max().unwrap_or(0),
         }
     }
@@ -185,6 +218,7 @@ impl Directory {
         out.extend_from_slice(&len_u32(self.chunks.len()).to_le_bytes());
         if form.format != FormatVersion::V1 {
             out.extend_from_slice(&len_u32(shape.bases).to_le_bytes());
+            out.extend_from_slice(&len_u32(form.samples(shape)).to_le_bytes());
             out.push(u8::try_from(width).unwrap_or(u8::MAX));
         }
         for region in &self.regions {
@@ -207,6 +241,10 @@ impl Directory {
             }
             put(&mut out, chunk.len);
         }
+        for RegionSample { region, hash } in self.samples.iter().take(form.samples(shape)) {
+            out.extend_from_slice(&region.to_le_bytes());
+            out.extend((hash >> SAMPLE_SHIFT).to_le_bytes().into_iter().take(SAMPLE_LEN - 2));
+        }
         out
     }
 
@@ -219,24 +257,36 @@ impl Directory {
         if REGIONS_MAX < region_count || CHUNKS_MAX < chunk_count {
             return Err(reader.error("more regions or chunks than a container can hold"));
         }
-        let (base_count, width) = match form.format {
-            FormatVersion::V1 => (0, LEN_WIDTH),
-            FormatVersion::V2 => (reader.count32(BASE_LEN)?, usize::from(reader.u8()?)),
+        let (base_count, sample_count, width) = match form.format {
+            FormatVersion::V1 => (0, 0, LEN_WIDTH),
+            FormatVersion::V2 => (reader.count32(BASE_LEN)?, reader.count32(SAMPLE_LEN)?, usize::from(reader.u8()?)),
         };
         if !(1..=LEN_WIDTH).contains(&width) {
             return Err(reader.error("lengths of an impossible width"));
         }
-        let mut directory = Self { regions: Vec::with_capacity(region_count), chunks: Vec::with_capacity(chunk_count) };
+        let mut directory = Self {
+            regions: Vec::with_capacity(region_count),
+            chunks: Vec::with_capacity(chunk_count),
+            samples: Vec::with_capacity(sample_count),
+        };
         for _ in 0..region_count {
             directory.regions.push(decode_region(&mut reader, form, region_bytes_limit)?);
         }
         for _ in 0..chunk_count {
             directory.chunks.push(decode_chunk(&mut reader, form, width)?);
         }
+        for _ in 0..sample_count {
+            let sample = decode_sample(&mut reader)?;
+            let is_next = directory.samples.last().is_none_or(|last| *last <= sample);
+            if !is_next || region_count <= usize::from(sample.region) {
+                return Err(reader.error("samples out of order"));
+            }
+            directory.samples.push(sample);
+        }
         let error = reader.error("regions and chunks do not add up");
         let shape = directory.shape();
-        if shape.bases != base_count || shape.width(form) != width {
-            return Err(reader.error("bases or lengths are not those announced"));
+        if shape.bases != base_count || form.samples(shape) != sample_count || shape.width(form) != width {
+            return Err(reader.error("bases, samples or lengths are not those announced"));
         }
         reader.finish()?;
         if directory.adds_up() { Ok(directory) } else { Err(error) }
@@ -308,6 +358,12 @@ fn decode_chunk(reader: &mut Reader<'_>, form: Form, width: usize) -> Decoded<Di
     Ok(DirectoryChunk { fingerprint, kind: chunk_kind, len, hints_len })
 }
 
+fn decode_sample(reader: &mut Reader<'_>) -> Decoded<RegionSample> {
+    let region = reader.u16()?;
+    let [b0, b1, b2, b3, b4] = reader.array()?;
+    Ok(RegionSample { region, hash: u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]) << SAMPLE_SHIFT })
+}
+
 fn decode_len(reader: &mut Reader<'_>, width: usize) -> Decoded<u32> {
     let mut len = [0; LEN_WIDTH];
     len.iter_mut().zip(reader.bytes(width)?).for_each(|(to, byte)| *to = *byte);
@@ -345,6 +401,7 @@ mod tests {
                 },
             ],
             chunks: vec![chunk(1, 10), chunk(2, 20), chunk(3, 7)],
+            samples: Vec::new(),
         }
     }
 
@@ -395,6 +452,7 @@ mod tests {
                 bases: Bases::new(bases, depth).unwrap(),
             }],
             chunks: vec![chunk(1, 10_000), chunk(2, 20_000)],
+            samples: [0x0100, 0xffff_ffff_ff00].map(|hash| RegionSample { region: 0, hash: hash << 16 }).into(),
         }
     }
 
@@ -412,6 +470,8 @@ mod tests {
                 assert_eq!(bytes.len() + TAG_LEN, sealed_len(data, based(bases, depth).shape()));
                 let back = Directory::decode(&bytes, data, 1 << 20).unwrap();
                 assert_eq!(back.regions, based(bases, depth).regions);
+                let samples = if side == Side::Front { based(bases, depth).samples } else { Vec::new() };
+                assert_eq!(back.samples, samples);
                 let cut: Vec<_> =
                     (0..bytes.len()).filter(|len| Directory::decode(&bytes[..*len], data, 1 << 20).is_ok()).collect();
                 assert!(cut.is_empty(), "{cut:?}");
@@ -454,7 +514,7 @@ mod tests {
     fn lengths_take_as_many_bytes_as_the_longest() {
         let data = |format| Form { format, kind: ContainerKind::Data, side: Side::Back };
         for (longest, width) in [(1, 1), (255, 1), (256, 2), (32_768, 2), (65_536, 3), (1 << 24, 4), (u32::MAX, 4)] {
-            let shape = |chunks| Shape { regions: 1, chunks, bases: 0, longest };
+            let shape = |chunks| Shape { regions: 1, chunks, bases: 0, runs: 0, samples: 0, longest };
             assert_eq!(
                 sealed_len(data(FormatVersion::V2), shape(9)) - sealed_len(data(FormatVersion::V2), shape(8)),
                 width

@@ -11,10 +11,11 @@ pub(crate) mod reader;
 pub(crate) mod seal;
 pub mod trailer;
 
-pub use bases::Bases;
+pub use bases::{Base, Bases, ChunkRun};
+pub(crate) use builder::Assigned;
+pub use builder::{ChosenBases, ChunkSample, ContainerBuilder, Region, RegionChunk};
 pub(crate) use builder::{CompressedRegion, Packer};
-pub use builder::{ContainerBuilder, Region, RegionChunk};
-pub use directory::{Directory, DirectoryChunk, Form, RegionEntry};
+pub use directory::{Directory, DirectoryChunk, Form, RegionEntry, RegionSample};
 pub(crate) use reader::ContainerReader;
 pub(crate) use seal::SealedContainer;
 pub use seal::Sealer;

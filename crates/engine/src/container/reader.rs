@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use crate::codec::DecodeError;
 use crate::compress::{Algorithm, Compressor};
-use crate::container::bases::Bases;
-use crate::container::directory::{Directory, Form, RegionEntry, Side, sealed_len};
+use crate::container::bases::{Bases, ChunkRun};
+use crate::container::directory::{Directory, Form, RegionEntry, RegionSample, Side, sealed_len};
 use crate::container::seal::{padme, region_aad};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
@@ -174,7 +174,8 @@ impl ContainerReader {
     /// Returns roughly how many bytes of memory the directory takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 8);
-        chunks + self.directory.regions.len() * (size_of::<RegionEntry>() + 32) + 512
+        let samples = self.directory.samples.len() * size_of::<RegionSample>();
+        chunks + samples + self.directory.regions.len() * (size_of::<RegionEntry>() + 32) + 512
     }
 
     /// Returns where a chunk stands.
@@ -232,7 +233,28 @@ impl ContainerReader {
 
     /// Returns the bases of a region; those of a region that does not exist are none.
     pub(crate) fn bases_of(&self, region: u32) -> Bases {
-        self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases)
+        self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases.clone())
+    }
+
+    /// Returns the samples of a region, none after a back directory.
+    pub(crate) fn samples_of(&self, region: u32) -> impl Iterator<Item = u64> + '_ {
+        let start = self.directory.samples.partition_point(|sample| u32::from(sample.region) < region);
+        let samples = self.directory.samples.get(start..).unwrap_or_default().iter();
+        samples.take_while(move |sample| u32::from(sample.region) == region).map(|sample| sample.hash)
+    }
+
+    /// Returns which bytes of a region's plaintext some of its chunks take, or all of them; `None` if it lacks one.
+    pub(crate) fn plain_range(&self, region: u32, run: Option<&ChunkRun>) -> Option<std::ops::Range<usize>> {
+        let entry = self.directory.regions.get(region as usize)?;
+        let Some(ChunkRun { first, count }) = run else { return Some(0..entry.plain_len as usize) };
+        let numbers = self.chunks_of(region);
+        let first = numbers.start + usize::from(*first);
+        let last = first + usize::from(*count).checked_sub(1)?;
+        if numbers.end <= last {
+            return None;
+        }
+        let end = self.chunk_offsets.get(last)?.checked_add(self.directory.chunks.get(last)?.len)?;
+        Some(*self.chunk_offsets.get(first)? as usize..end as usize)
     }
 
     /// Returns where the regions end.

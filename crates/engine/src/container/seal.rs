@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use crate::codec::len_u32;
 use crate::compress::Compressor;
-use crate::container::bases::Bases;
+use crate::container::bases::{Base, Bases};
 use crate::container::builder::{ContainerBuilder, Region, RegionChunk};
-use crate::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, Shape, Side, sealed_len};
+use crate::container::directory::{
+    Directory, DirectoryChunk, Form, RegionEntry, RegionSample, Shape, Side, sealed_len,
+};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
@@ -15,7 +17,7 @@ use crate::io::AlignedBuffer;
 use crate::object::bytes::ObjectBytes;
 use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{Chunk, ContainerId, RegionId, RepositoryId};
+use crate::types::{Chunk, ContainerId, RepositoryId};
 
 /// A container as it will be stored.
 #[derive(Debug)]
@@ -41,9 +43,9 @@ pub(crate) fn region_aad(format: FormatVersion, header: &[u8], region: &RegionEn
 
 /// Reads bases for regions that are compressed and verified.
 pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
-    /// Returns the list of bases of a region that is to be compressed against these regions; `None` if they, or the bases of
+    /// Returns the list of bases of a region that is to be compressed against these; `None` if they, or the bases of
     /// these, are more or deeper than allowed.
-    fn list(&self, regions: &[RegionId]) -> Result<Option<Bases>>;
+    fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>>;
 
     /// Returns the plaintexts of some regions, one after the other.
     fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>>;
@@ -298,11 +300,19 @@ fn directory_of(builder: &ContainerBuilder) -> Directory {
             plain_len: region.plain_len,
             algorithm: region.algorithm.expect("regions are compressed before they are placed"),
             chunk_count: len_u32(region.chunks.len()),
-            bases: region.bases,
+            bases: region.bases.clone(),
         });
         directory.chunks.extend(region.chunks.iter().map(|&RegionChunk { chunk, kind, hints_len, .. }| {
             DirectoryChunk { fingerprint: Some(chunk.fingerprint), kind, len: chunk.len, hints_len }
         }));
+    }
+    for (number, region) in (0u16..).zip(&builder.regions) {
+        let start = directory.samples.len();
+        let of_region = region.samples.iter().map(|sample| RegionSample { region: number, hash: sample.hash });
+        directory.samples.extend(of_region);
+        if let Some(of_region) = directory.samples.get_mut(start..) {
+            of_region.sort_unstable();
+        }
     }
     directory
 }

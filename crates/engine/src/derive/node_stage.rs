@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::backup::bases::NoNeighbors;
 use crate::backup::pack::PackStage;
 use crate::container::RegionChunk;
 use crate::derive::{DeriveOptions, StoreOptions};
@@ -57,7 +58,7 @@ impl NodeStage {
         let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
         let len = u32::try_from(bytes.len()).expect("metadata chunks are far below 4 GiB");
         let chunk = RegionChunk { chunk: Chunk { fingerprint, len }, kind, hints_len, sequence: Sequence(self.chunks) };
-        self.pack.push(ContainerKind::Metadata, chunk, &bytes)?;
+        self.pack.push(ContainerKind::Metadata, chunk, &bytes, &NoNeighbors)?;
         self.chunks += 1;
         self.bytes_added += u64::from(len);
         self.take_packed();
@@ -66,7 +67,7 @@ impl NodeStage {
 
     /// Makes everything durable. Returns what the session has stored, in a summary that counts nothing else.
     pub(crate) fn finish(mut self) -> Result<Summary> {
-        self.pack.finish()?;
+        self.pack.finish(&NoNeighbors)?;
         self.take_packed();
         Ok(Summary {
             metadata_chunks: self.chunks,

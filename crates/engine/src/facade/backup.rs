@@ -16,6 +16,7 @@ use crate::io::os_source::OsSource;
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::repo::{self, BackupOutcome, BackupRequest, Selection};
+use crate::similarity::choose::Limits;
 use crate::snapshot::Snapshot;
 use crate::source;
 use crate::source::exclude::{Case, Excludes, Patterns, Tag};
@@ -195,6 +196,7 @@ impl<'a> Backup<'a> {
         let parent = if self.reads_everything || is_stream { None } else { parent(repository, &hostname, &paths)? };
         let (uid, gid) = os_identity::user_ids();
         let budget = repository.resources.budget();
+        let budget = if repository.store.uses_similarity() { budget.with_bases() } else { budget };
         let preset = self.preset.unwrap_or_else(|| repository.cache.cache.index_preset());
         let options = BackupOptions {
             roots,
@@ -216,6 +218,7 @@ impl<'a> Backup<'a> {
             budget,
             accelerator: None,
             scratch: repository.cache.scratch(),
+            similarity: Some(Limits::default()),
             bases: None,
         };
         Ok(BackupRequest {

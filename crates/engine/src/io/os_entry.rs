@@ -1,6 +1,6 @@
 //! Metadata, extended attributes and bytes of an entry, for sources and targets.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
-use crate::io::tree::{EntryKind, Metadata, Xattr};
+use crate::io::tree::{EntryKind, Metadata, Xattr, name_bytes};
 use crate::types::Timestamp;
 
 /// Maximum length of a path in one system call, in bytes: `PATH_MAX` without the final NUL.
@@ -133,6 +134,20 @@ pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
     )
 }
 
+/// Returns whether an entry has extended attributes, or `None` if the kernel cannot tell by a name in a handle. Linux can since 6.13.
+pub(super) fn has_xattrs_at(dir: BorrowedFd<'_>, name: &Path) -> Result<Option<bool>, Errno> {
+    let len = |name: &CStr| {
+        onefold_sys::xattr_names_len(dir, name).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    match retry(|| name.into_with_c_str(len)) {
+        Ok(len) => Ok(Some(len != 0)),
+        Err(Errno::NOTSUP) => Ok(Some(false)),
+        // A kernel before 6.13, or a filter of system calls that does not know this one.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn collect_xattrs(
     list: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>,
     mut get: impl FnMut(&[u8], &mut Vec<u8>) -> Result<usize, Errno>,
@@ -171,16 +186,18 @@ fn grow(mut read: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Ve
 
 /// Returns the names in a directory, sorted by bytes, without `.` and `..`.
 pub(super) fn list(directory: OwnedFd) -> Result<Vec<OsString>, Errno> {
-    let names = names_in(directory.as_fd());
+    let names = names_in(directory.as_fd(), usize::MAX);
     drop(directory);
-    names
+    Ok(names?.unwrap_or_default())
 }
 
-/// Returns the names like [`list`], from the current offset of a handle that stays open.
-pub(super) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno> {
+/// Returns the names in a directory from the current offset of a handle, sorted by bytes, without `.` and `..`. Returns `None` if
+/// they take more than `bytes_max` bytes.
+pub(super) fn names_in(directory: BorrowedFd<'_>, bytes_max: usize) -> Result<Option<Vec<OsString>>, Errno> {
     let mut buffer = Vec::with_capacity(LIST_BYTES);
     let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
     let mut names = Vec::new();
+    let mut bytes = 0;
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Err(Errno::INTR) => continue,
@@ -188,11 +205,16 @@ pub(super) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno
         };
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(name).to_os_string());
+            let name = OsStr::from_bytes(name).to_os_string();
+            bytes += name_bytes(&name);
+            if bytes_max < bytes {
+                return Ok(None);
+            }
+            names.push(name);
         }
     }
     names.sort_unstable();
-    Ok(names)
+    Ok(Some(names))
 }
 
 /// Reads at `offset` until the buffer is full or the file ends.

@@ -150,6 +150,13 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn xattrs(&self) -> Result<Vec<Xattr>>;
     /// Returns the names in the directory, sorted by their bytes, without `.` and `..`.
     fn list(&self) -> Result<Vec<OsString>>;
+    /// Returns the names like [`SourceDirectory::list`] if they take at most so many bytes of memory, or `None`. Needs little more
+    /// memory than that.
+    fn list_within(&self, bytes_max: usize) -> Result<Option<Vec<OsString>>> {
+        let names = self.list()?;
+        let bytes: usize = names.iter().map(name_bytes).sum();
+        Ok((bytes <= bytes_max).then_some(names))
+    }
     /// Opens a directory in this one.
     fn open_dir(&self, name: &OsStr, links: Links) -> Result<Arc<dyn SourceDirectory>>;
     /// Opens a regular file or a block device for reading. Never blocks on a pipe.
@@ -158,12 +165,18 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata>;
     /// Returns all extended attributes of an entry, sorted by name. The list is empty if the file system has none.
     fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>>;
-    /// Returns true if an entry has exactly these extended attributes. This may cost less than reading them.
-    fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
-        Ok(self.xattrs_of(name)? == expected)
+    /// Returns what [`SourceDirectory::xattrs_of`] does, unless the path of this directory leads to another one by now: then the
+    /// attributes may be those of an entry there. This may cost less, and serves for comparison with attributes that are known.
+    fn claimed_xattrs(&self, name: &OsStr) -> Result<Vec<Xattr>> {
+        self.xattrs_of(name)
     }
     /// Reads the whole state of an entry that a backup does not open, from one inode.
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
+}
+
+/// Returns the memory that a name in a list takes, without that of the allocator.
+pub(crate) fn name_bytes(name: &OsString) -> usize {
+    size_of_val(name) + name.len()
 }
 
 /// The state at one moment of an entry without contents: a symbolic link, a pipe, a socket or a device.

@@ -86,7 +86,12 @@ impl SealedReader {
         if file.len()? != seal.len {
             return Err(Error::damaged(name.display(), "has another length than its checkpoint says"));
         }
-        Ok(Self { file, name, seal, offset: 0, buffer: Vec::new(), taken: 0, hasher: blake3::Hasher::new() })
+        Ok(Self::front_of(file, name, seal))
+    }
+
+    /// Starts at the front of a file that may be longer than the seal says.
+    pub(crate) fn front_of(file: Arc<dyn DiskFile>, name: PathBuf, seal: Seal) -> Self {
+        Self { file, name, seal, offset: 0, buffer: Vec::new(), taken: 0, hasher: blake3::Hasher::new() }
     }
 
     /// Returns the number of bytes left.

@@ -75,6 +75,8 @@ pub struct Config {
     pub(crate) tree_cut: CutRule,
     /// Encoded bytes at which a tree node is cut whatever its entries.
     pub(crate) tree_node_bytes: u32,
+    /// Whether regions may be compressed against similar ones (format 2).
+    pub similarity: bool,
     /// The master key, if the repository is not encrypted.
     pub clear_key: Option<MasterKey>,
 }
@@ -147,7 +149,8 @@ impl Config {
         };
         out.push(u8::from(self.clear_key.is_none()));
         out.push(chunker);
-        out.extend_from_slice(&[0; 2]);
+        out.push(u8::from(!self.similarity));
+        out.push(0);
         let cuts = [self.recipe_cut, self.tree_cut].map(|rule| [rule.min, rule.target, rule.max]);
         let numbers = sizes
             .into_iter()
@@ -190,9 +193,11 @@ impl Config {
         let repository = RepositoryId(reader.array()?);
         let encrypted = reader.u8()?;
         let chunker = reader.u8()?;
-        if reader.array()? != [0; 2] {
-            return Err(reader.error("reserved bytes are not zero"));
-        }
+        let similarity = match (format, reader.array()?) {
+            (_, [0, 0]) => true,
+            (FormatVersion::V2, [1, 0]) => false,
+            _ => return Err(reader.error("reserved bytes are not zero")),
+        };
         let sizes = ChunkSizes { min: reader.u32()?, target: reader.u32()?, max: reader.u32()? };
         let chunking = match chunker {
             CHUNKER_GEAR => Chunking::Gear(sizes),
@@ -228,6 +233,7 @@ impl Config {
             recipe_cut,
             tree_cut,
             tree_node_bytes,
+            similarity,
             clear_key,
         })
     }
@@ -256,6 +262,7 @@ impl Config {
             recipe_cut: CutRule { min: 256, target: 768, max: 4096 },
             tree_cut: CutRule { min: 64, target: 192, max: 1024 },
             tree_node_bytes: 128 << 10,
+            similarity: true,
             clear_key,
         }
     }

@@ -22,6 +22,7 @@ use crate::object::store::{
 };
 use crate::types::{SessionId, Timestamp};
 
+mod leftovers;
 mod probe;
 #[cfg(test)]
 mod tests;
@@ -433,6 +434,10 @@ impl ObjectStore for DirectoryStore {
         self.touch(session, Path::new(Prefix::Sessions.directory()))
     }
 
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.touch_containers(session)
+    }
+
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
         try_handshake(self, &Self::new(Arc::clone(&self.disk)), session)
     }
@@ -442,24 +447,7 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn leftovers(&self, removes: &dyn Fn(Option<SessionId>) -> bool) -> Result<Leftovers> {
-        let mut found = Leftovers::default();
-        for directory in [TMP, Prefix::Sessions.directory(), Prefix::Collections.directory()] {
-            for entry in absent_is(Vec::new(), self.disk.list_sized(Path::new(directory)))? {
-                if directory != TMP && (entry.is_dir || !entry.name.ends_with(PROBE)) {
-                    continue;
-                }
-                let path = Path::new(directory).join(&entry.name);
-                let session = entry.name.get(..SESSION_DIGITS).and_then(SessionId::parse);
-                if path != Path::new(CREATION_LOCK) && removes(session) {
-                    absent_is((), self.disk.remove(&path))?;
-                    found.removed += 1;
-                    found.removed_bytes += entry.len;
-                } else {
-                    found.kept += 1;
-                }
-            }
-        }
-        Ok(found)
+        self.find_leftovers(removes)
     }
 
     fn begin_creation(&self, session: SessionId) -> Result<CreationLock> {

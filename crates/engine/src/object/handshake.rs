@@ -2,8 +2,9 @@
 //!
 //! A writer creates its session, then lists collections; a collector creates `condemn`, then lists sessions. So one of them
 //! sees the other, if a listing shows every name whose creation returned before the listing began, and none whose removal did.
-//! A client that caches listings breaks this. Before either listing its client therefore makes a change of its own in the
-//! directory. [`try_handshake`] tries the two steps with two handles to a store.
+//! A writer also makes containers with bases, then ends; the collector lists containers before it deletes bases.
+//! A client that caches listings breaks this. Before each of these listings its client therefore makes a change of its own in the
+//! directory. [`try_handshake`] tries the steps with two handles to a store.
 
 use crate::error::Result;
 use crate::object::names::Prefix;
@@ -20,6 +21,9 @@ pub(crate) trait ProbeHandle: ObjectStore {
     fn lists_probe(&self, prefix: Prefix, session: SessionId) -> Result<bool>;
 }
 
+/// Prefixes whose listings the protocol relies on.
+const PROBED: [Prefix; 3] = [Prefix::Sessions, Prefix::Collections, Prefix::Containers];
+
 /// Tries the handshake with each of two handles in the role of the writer. Removes its probes, also after an error.
 pub(crate) fn try_handshake(
     first: &dyn ProbeHandle,
@@ -28,7 +32,7 @@ pub(crate) fn try_handshake(
 ) -> Result<Handshake> {
     for (writer, collector) in [(first, second), (second, first)] {
         let tried = try_roles(writer, collector, session);
-        let removed = [Prefix::Sessions, Prefix::Collections].map(|prefix| first.remove_probe(prefix, session));
+        let removed = PROBED.map(|prefix| first.remove_probe(prefix, session));
         let handshake = tried?;
         removed.into_iter().collect::<Result<()>>()?;
         if handshake != Handshake::Passed {
@@ -41,37 +45,36 @@ pub(crate) fn try_handshake(
 fn try_roles(writer: &dyn ProbeHandle, collector: &dyn ProbeHandle, session: SessionId) -> Result<Handshake> {
     // From now on, a client that caches listings has old ones.
     for handle in [writer, collector] {
-        for prefix in [Prefix::Sessions, Prefix::Collections] {
+        for prefix in PROBED {
             handle.lists_probe(prefix, session)?;
         }
     }
     writer.create_probe(Prefix::Sessions, session)?;
+    writer.create_probe(Prefix::Containers, session)?;
     collector.create_probe(Prefix::Collections, session)?;
-    if !collections_show(writer, session)? {
-        return Ok(Handshake::CreatedMissed(Prefix::Collections));
-    }
-    if !sessions_show(collector, session)? {
-        return Ok(Handshake::CreatedMissed(Prefix::Sessions));
+    let shown = [(Prefix::Collections, writer), (Prefix::Sessions, collector), (Prefix::Containers, collector)];
+    for (prefix, handle) in shown {
+        if !shows(handle, prefix, session)? {
+            return Ok(Handshake::CreatedMissed(prefix));
+        }
     }
     collector.remove_probe(Prefix::Collections, session)?;
     writer.remove_probe(Prefix::Sessions, session)?;
-    if collections_show(writer, session)? {
-        return Ok(Handshake::RemovedShown(Prefix::Collections));
-    }
-    if sessions_show(collector, session)? {
-        return Ok(Handshake::RemovedShown(Prefix::Sessions));
+    writer.remove_probe(Prefix::Containers, session)?;
+    for (prefix, handle) in shown {
+        if shows(handle, prefix, session)? {
+            return Ok(Handshake::RemovedShown(prefix));
+        }
     }
     Ok(Handshake::Passed)
 }
 
-/// Lists collections as step W2 does.
-fn collections_show(handle: &dyn ProbeHandle, session: SessionId) -> Result<bool> {
-    handle.refresh_collections(session)?;
-    handle.lists_probe(Prefix::Collections, session)
-}
-
-/// Lists sessions as step C7 does.
-fn sessions_show(handle: &dyn ProbeHandle, session: SessionId) -> Result<bool> {
-    handle.refresh_sessions(session)?;
-    handle.lists_probe(Prefix::Sessions, session)
+/// Lists a prefix as steps W2, C7 and C8 do.
+fn shows(handle: &dyn ProbeHandle, prefix: Prefix, session: SessionId) -> Result<bool> {
+    match prefix {
+        Prefix::Collections => handle.refresh_collections(session)?,
+        Prefix::Sessions => handle.refresh_sessions(session)?,
+        _ => handle.refresh_containers(session)?,
+    }
+    handle.lists_probe(prefix, session)
 }

@@ -127,9 +127,9 @@ pub type CreationLock = Box<dyn Debug>;
 /// parallel.
 ///
 /// Consistency: a listing or a read that begins after a `create`, `barrier` or `delete` has returned, in any process on any
-/// host, shows its effect. Where a client caches listings, [`ObjectStore::refresh_collections`] and
-/// [`ObjectStore::refresh_sessions`] restore this property for the listings that decide what is deleted, and
-/// [`ObjectStore::try_handshake`] tries it.
+/// host, shows its effect. Where a client caches listings, [`ObjectStore::refresh_collections`],
+/// [`ObjectStore::refresh_sessions`] and [`ObjectStore::refresh_containers`] restore this property for the listings that decide
+/// what is deleted, and [`ObjectStore::try_handshake`] tries it.
 pub trait ObjectStore: Debug + Send + Sync {
     /// Creates an object exactly once. Durable when this returns. After an error the object may exist.
     fn create(&self, session: SessionId, name: ObjectName, bytes: &[u8]) -> Result<Created>;
@@ -169,8 +169,11 @@ pub trait ObjectStore: Debug + Send + Sync {
     fn refresh_collections(&self, session: SessionId) -> Result<()>;
     /// Makes the next listing of sessions show those that others have begun and ended, on a client that caches listings.
     fn refresh_sessions(&self, session: SessionId) -> Result<()>;
-    /// Tries with two handles to the store whether listings show changes at once, as [`ObjectStore::refresh_collections`] and
-    /// [`ObjectStore::refresh_sessions`] promise. A collection begins only if they do. The directories of the store exist.
+    /// Makes the next listing of containers show those that others have made durable, on a client that caches listings.
+    fn refresh_containers(&self, session: SessionId) -> Result<()>;
+    /// Tries with two handles to the store whether listings show changes at once, as [`ObjectStore::refresh_collections`],
+    /// [`ObjectStore::refresh_sessions`] and [`ObjectStore::refresh_containers`] promise. A collection begins only if they do. The
+    /// directories of the store exist.
     fn try_handshake(&self, session: SessionId) -> Result<Handshake>;
     /// Returns what the store can do.
     fn abilities(&self) -> Abilities;

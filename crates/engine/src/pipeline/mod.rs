@@ -16,6 +16,7 @@ pub(crate) mod buffer_pool;
 pub(crate) mod driver;
 pub(crate) mod lineup;
 pub(crate) mod ordered;
+pub(crate) mod permits;
 pub(crate) mod task_queue;
 
 pub(crate) use buffer_pool::BufferPool;
@@ -23,4 +24,5 @@ pub use driver::Driver;
 pub(crate) use driver::Prefetcher;
 pub(crate) use lineup::{Lineup, Oldest};
 pub(crate) use ordered::Ordered;
+pub(crate) use permits::Permits;
 pub(crate) use task_queue::{Task, TaskQueue};

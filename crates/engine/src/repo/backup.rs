@@ -1,45 +1,30 @@
 //! Backup as a program does it: the host's index brought up to date, one session, and a fresh one after a fence.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::{self, BackupOptions, BackupReport};
+use crate::backup::{self, BackupOptions, BackupReport, ChooseBases};
 use crate::bitmap::Bitmap;
 use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::{ContainerReader, DirectoryChunk};
 use crate::error::{Error, Result};
 use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexPreset, IndexState, Unit};
-use crate::io::Disk;
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;
 use crate::monitor::Monitor;
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
-use crate::repo::preset::{remember_preset, remembered_preset};
+use crate::repo::cache::Cache;
+use crate::repo::preset::remember_preset;
 use crate::repo::sessions::with_sessions;
+use crate::repo::similar::SimilarIndex;
 use crate::snapshot::{Head, SessionKind};
-use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::container_set::Containers;
 use crate::store::session::PUTS_MAX;
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
-
-/// Directory for state that can be rebuilt: the index, and temporary files.
-#[derive(Clone, Debug)]
-pub struct Cache {
-    /// A disk that outlives the operation.
-    pub disk: Arc<dyn Disk>,
-    /// This repository's directory on it, which exists.
-    pub dir: PathBuf,
-}
-
-impl Cache {
-    /// Returns the preset of the index that this host has chosen last, at first the default.
-    pub fn index_preset(&self) -> IndexPreset {
-        remembered_preset(&*self.disk, &self.dir)
-    }
-}
 
 /// Everything that a backup needs besides the repository.
 #[derive(Debug)]
@@ -113,8 +98,15 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         heads: request.heads.as_ref(),
         monitor: &*request.monitor,
     };
-    let (report, index) =
-        with_index(store, index_use, |index| with_sessions(&*request.monitor, || backup_once(store, request, index)))?;
+    let (report, index) = with_index(store, index_use, |index| {
+        let mut similar = SimilarIndex::open(store, request.cache, &request.options);
+        let report = with_sessions(&*request.monitor, || backup_once(store, request, index, &mut similar));
+        // Under the lock of the index. What became durable is kept even if the session failed.
+        if let Some(similar) = similar {
+            similar.close(&*request.monitor);
+        }
+        report
+    })?;
     let IndexReport { state: index_state, degraded: index_degraded, filter, reads, lost_heads } = index;
     Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, lost_heads })
 }
@@ -217,15 +209,31 @@ fn too_small(filter: &FilterState) -> String {
     )
 }
 
-fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {
+fn backup_once(
+    store: &Store,
+    request: &BackupRequest<'_>,
+    index: &mut Index,
+    similar: &mut Option<SimilarIndex<'_>>,
+) -> Result<BackupReport> {
     let options = &request.options;
     let mut session = Session::begin(store, &options.scratch, SessionKind::Backup, &options.hostname)?;
     session.live = match bring_up_to_date(store, index, &session, &*request.monitor) {
         Ok(live) => live,
         Err(error) => return Err(session.abandon(error)),
     };
+    let begun = similar.as_mut().map(|similar| similar.begin(&session.live, &request.driver, &*request.monitor));
+    let bases = match begun.transpose() {
+        Ok(bases) => bases,
+        Err(error) => return Err(session.abandon(error)),
+    };
+    let chosen = bases.clone().map(|bases| bases as Arc<dyn ChooseBases>);
+    let options = &BackupOptions { bases: options.bases.clone().or(chosen), ..options.clone() };
     let session = Arc::new(session);
-    match backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor) {
+    let result = backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor);
+    if let (Some(similar), Some(bases)) = (similar, bases) {
+        similar.end(&bases);
+    }
+    match result {
         Ok(report) if report.is_skipped => {
             // A session that cannot be ended is fenced by a collection later.
             let _ended = session.end();
@@ -261,13 +269,9 @@ pub(crate) fn bring_up_to_date(
     Ok(listed.retain(|_, id| !unreadable.contains(&id)))
 }
 
-/// Returns the data containers whose bases need not have stayed.
+/// Returns the containers that may lack a base.
 fn without_bases(session: &Session) -> BTreeSet<ContainerId> {
-    let live = &session.live;
-    let is_fenced = |(number, id): &(ContainerNumber, ContainerId)| {
-        session.without_bases.contains(&id.session) && live.kind(*number) == ContainerKind::Data
-    };
-    live.iter().filter(is_fenced).map(|(_, id)| id).collect()
+    session.lacking_bases.iter().collect()
 }
 
 /// Containers whose directories were read into an index.
@@ -349,8 +353,7 @@ fn make_durable(
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<BTreeSet<ContainerId>> {
-    let fenced = without_bases(session);
-    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !fenced.contains(id);
+    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !session.lacking_bases.contains(*id);
     let in_doubt = session.live.retain(|_, id| is_in_doubt(&id) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {

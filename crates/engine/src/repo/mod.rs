@@ -1,6 +1,7 @@
 //! The facade: what a program does with a repository.
 
 pub mod backup;
+pub(crate) mod cache;
 pub mod derive;
 mod index;
 pub(crate) mod location;
@@ -9,9 +10,11 @@ mod preset;
 mod repair;
 pub(crate) mod select;
 mod sessions;
+mod similar;
 pub mod write;
 
-pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
+pub use backup::{BackupOutcome, BackupRequest, backup};
+pub use cache::Cache;
 pub use derive::{Derived, recover, rewrite, tag, try_rewrite};
 pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
 pub use location::Location;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::container::bases::CHAIN_REGIONS_MAX;
+
 use super::features::RegionFeatures;
 use super::index::Vote;
-use super::regions::{BASES_MAX, RegionNumber};
+use super::regions::{BASE_REGIONS_MAX, BASES_MAX, RegionNumber};
 
 /// Least part of a region's features that a base must share: one in this many, and not counting those that the base before it has.
 pub const SHARE_PART: usize = 32;
@@ -14,8 +16,8 @@ pub const DEPTH_DEFAULT: u8 = 2;
 pub const CANDIDATES_MAX: usize = 4;
 /// Longest prefix in bytes: two regions of 512 KiB.
 pub const PREFIX_BYTES_MAX: u32 = 1 << 20;
-/// Most regions that chunks in front may come from: as many as a region of the default sizes has chunks.
-pub const CHUNK_REGIONS_MAX: usize = 64;
+/// Most regions that chunks in front may come from (decision 0045).
+pub const CHUNK_REGIONS_MAX: usize = BASE_REGIONS_MAX;
 
 /// Limits of the choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +41,7 @@ impl Default for Limits {
             depth_max: DEPTH_DEFAULT,
             share_part: SHARE_PART,
             candidates_max: CANDIDATES_MAX,
-            chunk_regions_max: 0,
+            chunk_regions_max: CHUNK_REGIONS_MAX,
         }
     }
 }
@@ -55,6 +57,8 @@ pub struct Candidate<'a> {
     pub features: &'a RegionFeatures,
     /// Bytes that a restore of the new snapshot decodes besides, if this is a base.
     pub cost: u64,
+    /// Regions that are decoded for it, itself included.
+    pub chain: usize,
 }
 
 /// A chunk that is put in front.
@@ -92,12 +96,12 @@ impl Choice {
     }
 }
 
-/// Returns the regions that are worth opening, best first, at most `limit`.
+/// Returns the regions that are worth opening with their votes, best first, at most `limit`.
 ///
 /// `votes` are of the sample in memory. `hints` are regions that the stream suggests: those of stored chunks before and after the
 /// new ones, and those that follow the bases chosen last, since what is similar comes in runs, as what is equal does. (Shilane et al.,
 /// "WAN optimized replication of backup datasets using stream-informed delta compression", FAST 2012.) A hint counts as one vote.
-pub fn propose(votes: &[Vote], hints: &[RegionNumber], limit: usize) -> Vec<RegionNumber> {
+pub fn propose(votes: &[Vote], hints: &[RegionNumber], limit: usize) -> Vec<(u32, RegionNumber)> {
     let mut scores: BTreeMap<RegionNumber, u32> = votes.iter().map(|vote| (vote.region, vote.count)).collect();
     let mut hints = hints.to_vec();
     hints.sort_unstable();
@@ -108,7 +112,7 @@ pub fn propose(votes: &[Vote], hints: &[RegionNumber], limit: usize) -> Vec<Regi
     let mut regions: Vec<_> = scores.into_iter().map(|(region, score)| (score, region)).collect();
     regions.sort_unstable_by(|one, other| other.cmp(one));
     regions.truncate(limit);
-    regions.into_iter().map(|(_, region)| region).collect()
+    regions
 }
 
 /// Chooses bases for a region with these features. `headroom` is how many bytes of bases a restore may decode besides: the costs
@@ -120,15 +124,17 @@ pub fn choose(new: &RegionFeatures, candidates: &[Candidate<'_>], limits: &Limit
     let candidates: Vec<&Candidate<'_>> = candidates.iter().filter(usable).collect();
     let mut covered = Covered::new(all);
     let mut bases: Vec<RegionNumber> = Vec::new();
-    let mut left = headroom;
+    let (mut left, mut chains) = (headroom, 0);
     while bases.len() < limits.bases_max.min(BASES_MAX) {
-        let affordable = candidates.iter().filter(|it| it.cost <= left && !bases.contains(&it.region));
+        let is_affordable = |it: &&&Candidate<'_>| it.cost <= left && chains + it.chain <= CHAIN_REGIONS_MAX;
+        let affordable = candidates.iter().filter(is_affordable).filter(|it| !bases.contains(&it.region));
         let gain = |it: &&&Candidate<'_>| (covered.gain(new, it.features), std::cmp::Reverse(it.cost), it.region);
         let Some(best) = affordable.max_by_key(gain).filter(|best| needed <= covered.gain(new, best.features)) else {
             break;
         };
         covered.add(new, best.features);
         left -= best.cost;
+        chains += best.chain;
         bases.push(best.region);
     }
     if let Some(chunks) = scattered(new, &candidates, limits, headroom, covered.count) {
@@ -139,6 +145,13 @@ pub fn choose(new: &RegionFeatures, candidates: &[Candidate<'_>], limits: &Limit
     }
     bases.reverse();
     Choice::Regions(bases)
+}
+
+/// Returns how many of the features of a new region some base has.
+pub fn covered<'a>(new: &RegionFeatures, bases: impl IntoIterator<Item = &'a RegionFeatures>) -> usize {
+    let mut covered = Covered::new(new.hashes().len());
+    bases.into_iter().for_each(|base| covered.add(new, base));
+    covered.count
 }
 
 /// Returns chunks of many regions, where two whole regions cover less than half of what these do: small edits are scattered.
@@ -155,11 +168,12 @@ fn scattered(
     let mut covered = Covered::new(new.hashes().len());
     let (mut left, mut bytes) = (headroom, 0u32);
     let mut chunks = Vec::new();
-    let mut regions = 0;
+    let (mut regions, mut chains) = (0, 0);
     let mut order: Vec<_> = candidates.iter().map(|it| (covered.gain(new, it.features), *it)).collect();
     order.sort_by_key(|(gain, it)| std::cmp::Reverse((*gain, it.region)));
     for (_, candidate) in order {
-        if limits.chunk_regions_max <= regions || left < candidate.cost {
+        if limits.chunk_regions_max <= regions || left < candidate.cost || CHAIN_REGIONS_MAX < chains + candidate.chain
+        {
             continue;
         }
         let mut gains = BTreeMap::<u16, u32>::new();
@@ -179,6 +193,7 @@ fn scattered(
         if before < chunks.len() {
             covered.add(new, candidate.features);
             left -= candidate.cost;
+            chains += candidate.chain;
             regions += 1;
         }
     }

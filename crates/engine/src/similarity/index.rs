@@ -7,6 +7,8 @@
 //! Memory for each stored chunk of 8 KiB: it has 16 anchors, an eighth of which is a sample, in a slot of eight bytes, of
 //! which at least 2/3 are used: 1 to 1.5 bytes, and 0.4 of [`Regions`](super::regions::Regions).
 
+use crate::error::Result;
+
 use super::regions::{REGIONS_MAX, RegionNumber};
 
 /// One anchor in this many is in memory: 8 of a region of 512 KiB.
@@ -22,6 +24,8 @@ pub const BUDGET_PART: usize = 24;
 
 /// Slots of a bucket.
 const BUCKET_SLOTS: usize = 16;
+/// Bytes of a bucket.
+pub(super) const BUCKET_BYTES: usize = 8 * BUCKET_SLOTS;
 /// Share of slots in use at which the table grows, as numerator and denominator. Buckets that fill up earlier lose old slots; 3% of all
 /// anchors lose their newest region.
 const FILL: (usize, usize) = (3, 4);
@@ -29,6 +33,11 @@ const NUMBER_BITS: u32 = 28;
 const CHECK_BITS: u32 = 64 - NUMBER_BITS;
 /// A slot without an anchor. Its number is one that no region has.
 const EMPTY: u64 = u64::MAX;
+
+/// Returns the part of a hash that a directory stores: the upper 40 bits, which include all that a slot has.
+pub fn stored_hash(hash: u64) -> u64 {
+    hash >> 24 << 24
+}
 
 /// Chooses the anchors that are kept in memory, by their hashes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +47,14 @@ pub struct Sampling {
 
 impl Sampling {
     /// Keeps one in `distance`, rounded up to a power of two.
-    pub fn one_in(distance: u32) -> Self {
-        Self { mask: u64::from(distance.max(1)).next_power_of_two() - 1 }
+    pub const fn one_in(distance: u32) -> Self {
+        let distance = if distance == 0 { 1 } else { distance as u64 };
+        Self { mask: distance.next_power_of_two() - 1 }
+    }
+
+    /// Returns the mean number of anchors for one that is kept.
+    pub fn distance(self) -> u32 {
+        u32::try_from(self.mask + 1).unwrap_or(u32::MAX)
     }
 
     /// Returns true if the anchor is kept.
@@ -183,6 +198,57 @@ impl AnchorIndex {
         }
         votes.sort_by_key(|vote| std::cmp::Reverse((vote.count, vote.region)));
         votes
+    }
+
+    /// Returns the number of buckets.
+    pub(super) fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Writes the buckets, with regions numbered from `first`.
+    pub(super) fn write(&self, first: u32, out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        for bucket in &self.buckets {
+            let mut bytes = [0; BUCKET_BYTES];
+            for (bytes, slot) in bytes.chunks_exact_mut(8).zip(bucket) {
+                let region = slot & (EMPTY >> CHECK_BITS);
+                let is_known = *slot != EMPTY && u64::from(first) <= region;
+                let slot = if is_known { slot - u64::from(first) } else { EMPTY };
+                bytes.copy_from_slice(&slot.to_le_bytes());
+            }
+            out(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes as many empty buckets as the memory allows, at most `buckets`.
+    pub(super) fn resize(&mut self, buckets: usize) {
+        self.buckets.clear();
+        self.buckets.resize(buckets.clamp(1, self.buckets_max), [EMPTY; BUCKET_SLOTS]);
+        self.used = 0;
+    }
+
+    /// Takes the slots of one of `count` buckets that were written, as far as their regions are known.
+    pub(super) fn read(
+        &mut self,
+        number: usize,
+        count: usize,
+        bytes: &[u8; BUCKET_BYTES],
+        is_known: &dyn Fn(RegionNumber) -> bool,
+    ) {
+        let is_same_size = count == self.buckets.len();
+        for (at, bytes) in bytes.chunks_exact(8).enumerate() {
+            let slot = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            if slot == EMPTY || !is_known(RegionNumber((slot & (EMPTY >> CHECK_BITS)) as u32)) {
+                continue;
+            }
+            match self.buckets.get_mut(number).and_then(|bucket| bucket.get_mut(at)).filter(|_| is_same_size) {
+                Some(empty) => {
+                    *empty = slot;
+                    self.used += 1;
+                }
+                None => self.put(slot),
+            }
+        }
     }
 
     /// Drops the samples of regions for which `keeps` returns false: of containers that are no longer there.

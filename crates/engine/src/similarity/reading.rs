@@ -1,6 +1,9 @@
 //! Regions that a restore of the snapshot that is being made reads: its own, and bases.
 
+use std::collections::HashMap;
+
 use crate::bitmap::Bitmap;
+use crate::types::Chunk;
 
 use super::regions::{RegionNumber, Regions};
 
@@ -8,7 +11,56 @@ use super::regions::{RegionNumber, Regions};
 /// Without it nothing at the beginning of a stream would have a base.
 pub const ALLOWANCE_BYTES: u64 = 8 << 20;
 
+/// Most stored chunks whose names are kept while a session refers to them: 1.1 MiB.
+pub const REFERRED_MAX: usize = 1 << 15;
+
+/// A sample of the stored chunks that a snapshot refers to, chosen by name. When it is full, half of it goes.
+#[derive(Clone, Debug, Default)]
+struct ReferredChunks {
+    /// Length of each by a part of its name.
+    lens: HashMap<u64, u32>,
+    bytes: u64,
+    /// One chunk in 2^shift is in the sample.
+    shift: u32,
+}
+
+impl ReferredChunks {
+    fn takes(&self, name: u64) -> bool {
+        name.trailing_zeros() >= self.shift
+    }
+
+    fn insert(&mut self, name: u64, len: u32) {
+        if !self.takes(name) || self.lens.insert(name, len).is_some() {
+            return;
+        }
+        self.bytes += u64::from(len);
+        while REFERRED_MAX < self.lens.len() {
+            self.shift += 1;
+            let shift = self.shift;
+            self.lens.retain(|name, _| name.trailing_zeros() >= shift);
+            self.bytes = self.lens.values().copied().map(u64::from).sum();
+        }
+    }
+
+    fn contains_any(&self, names: &[u64]) -> bool {
+        names.iter().any(|name| self.takes(*name) && self.lens.contains_key(name))
+    }
+
+    /// Estimates the bytes of all, each counted once.
+    fn distinct_bytes(&self) -> u64 {
+        self.bytes << self.shift
+    }
+}
+
+/// Returns the part of a chunk's name by which it is kept and looked for.
+pub fn name_of(chunk: &Chunk) -> u64 {
+    chunk.fingerprint.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// Regions that a snapshot refers to so far, and those that they are based on.
+///
+/// The regions of new chunks are known. Of stored chunks a sample is kept, and a region that was opened counts as read if a chunk
+/// of the sample is in it.
 ///
 /// Takes two bits for each region of the repository: a megabyte for two terabytes.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +69,7 @@ pub struct Reading {
     extra: Bitmap,
     own_bytes: u64,
     extra_bytes: u64,
+    referred: ReferredChunks,
 }
 
 impl Reading {
@@ -25,21 +78,46 @@ impl Reading {
         if self.own.contains(region.0) {
             return;
         }
+        self.own_bytes += u64::from(regions.plain_len(region));
+        self.read_anyway(regions, region);
+    }
+
+    /// Takes note that the snapshot refers to a stored chunk, whose region need not be known.
+    pub fn refer_to_chunk(&mut self, chunk: &Chunk) {
+        self.referred.insert(name_of(chunk), chunk.len);
+    }
+
+    /// Takes note that a region is read if the snapshot refers to one of these chunks in it.
+    pub fn opened(&mut self, regions: &Regions, region: RegionNumber, names: &[u64]) {
+        if !self.own.contains(region.0) && self.referred.contains_any(names) {
+            self.read_anyway(regions, region);
+        }
+    }
+
+    /// Takes note that a region was chosen as a base.
+    pub fn read_as_base(&mut self, regions: &Regions, base: RegionNumber) {
+        let mut chain = Vec::new();
+        regions.chain(base, &mut chain);
+        for base in chain {
+            self.add_extra(regions, base);
+        }
+    }
+
+    fn add_extra(&mut self, regions: &Regions, base: RegionNumber) {
+        if self.lacks(base) {
+            self.extra.insert(base.0);
+            self.extra_bytes += u64::from(regions.plain_len(base));
+        }
+    }
+
+    fn read_anyway(&mut self, regions: &Regions, region: RegionNumber) {
         let len = u64::from(regions.plain_len(region));
         self.own.insert(region.0);
-        self.own_bytes += len;
         if self.extra.contains(region.0) {
             self.extra.remove(region.0);
             self.extra_bytes -= len;
         }
-        let mut chain = Vec::new();
-        regions.chain(region, &mut chain);
-        for base in chain {
-            if self.lacks(base) {
-                self.extra.insert(base.0);
-                self.extra_bytes += u64::from(regions.plain_len(base));
-            }
-        }
+        self.read_as_base(regions, region);
     }
 
     fn lacks(&self, region: RegionNumber) -> bool {
@@ -57,11 +135,11 @@ impl Reading {
     /// Returns how many more bytes of bases a restore may read: as much as half of what it reads without, for a new region of
     /// `new_len` bytes more.
     pub fn headroom(&self, new_len: u32) -> u64 {
-        let allowed = u64::midpoint(self.own_bytes, u64::from(new_len)).max(ALLOWANCE_BYTES);
-        allowed.saturating_sub(self.extra_bytes)
+        let read = self.own_bytes + self.referred.distinct_bytes() + u64::from(new_len);
+        (read / 2).max(ALLOWANCE_BYTES).saturating_sub(self.extra_bytes)
     }
 
-    /// Returns the bytes of regions that the snapshot refers to.
+    /// Returns the bytes of the regions that the snapshot is known to refer to.
     pub fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
@@ -73,6 +151,8 @@ impl Reading {
 
     /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.own.memory_bytes() + self.extra.memory_bytes()
+        // A map has a byte more for each entry, and fills up to 7/8.
+        let referred = self.referred.lens.capacity() * (size_of::<(u64, u32)>() + 1) * 8 / 7;
+        self.own.memory_bytes() + self.extra.memory_bytes() + referred
     }
 }

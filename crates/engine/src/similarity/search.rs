@@ -8,7 +8,8 @@ use super::choose::{Candidate, Choice, Limits, choose, propose};
 use super::features::RegionFeatures;
 use super::index::AnchorIndex;
 use super::reading::Reading;
-use super::regions::{RegionId, RegionNumber, Regions};
+use super::regions::{RegionNumber, Regions};
+use crate::types::RegionId;
 
 /// Most hints that are considered for one region.
 const HINTS_MAX: usize = 256;
@@ -45,8 +46,53 @@ impl BaseSearch {
         self.last.clear();
     }
 
-    /// Chooses bases for a new region with these features and length. `neighbors` are the regions of stored chunks
-    /// next to its own in the stream.
+    /// Returns how many regions are opened for a new one, at most.
+    pub fn proposals_max(&self) -> usize {
+        self.limits.candidates_max.max(self.limits.chunk_regions_max)
+    }
+
+    /// Returns the regions that are worth opening for a new region with these features, and their votes, the best first. `neighbors`
+    /// are the regions of stored chunks next to its own in the stream, as far as they are known.
+    pub fn propose(&self, new: &RegionFeatures, neighbors: &[RegionNumber]) -> Vec<(u32, RegionId)> {
+        let is_usable =
+            |region: &RegionNumber| self.regions.depth(*region).is_some_and(|depth| depth < self.limits.depth_max);
+        let mut votes = self.index.votes(new.hashes());
+        votes.retain(|vote| is_usable(&vote.region));
+        let following = self.last.iter().flat_map(|base| [*base, RegionNumber(base.0.saturating_add(1))]);
+        let hints: Vec<_> = following.chain(neighbors.iter().copied()).filter(is_usable).take(HINTS_MAX).collect();
+        let proposed = propose(&votes, &hints, self.proposals_max()).into_iter();
+        proposed.filter_map(|(votes, region)| Some((votes, self.regions.id(region)?))).collect()
+    }
+
+    /// Chooses among regions that were opened, for a new region of `plain_len` bytes.
+    pub fn choose(
+        &mut self,
+        new: &RegionFeatures,
+        plain_len: u32,
+        opened: &[(RegionNumber, &RegionFeatures)],
+    ) -> Choice {
+        let candidates: Vec<Candidate<'_>> = opened
+            .iter()
+            .map(|(region, features)| Candidate {
+                region: *region,
+                depth: self.regions.depth(*region).unwrap_or(u8::MAX),
+                features,
+                cost: self.reading.cost(&self.regions, *region),
+                chain: self.regions.chain_len(*region),
+            })
+            .collect();
+        let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
+        if choice != Choice::None {
+            self.last = choice.regions();
+            for base in &self.last {
+                self.reading.read_as_base(&self.regions, *base);
+            }
+            self.last.truncate(self.limits.candidates_max);
+        }
+        choice
+    }
+
+    /// Proposes, opens and chooses.
     pub fn find(
         &mut self,
         new: &RegionFeatures,
@@ -54,39 +100,15 @@ impl BaseSearch {
         neighbors: &[RegionNumber],
         open: &mut dyn OpenRegions,
     ) -> Result<Choice> {
-        let is_usable =
-            |region: &RegionNumber| self.regions.depth(*region).is_some_and(|depth| depth < self.limits.depth_max);
-        let mut votes = self.index.votes(new.hashes());
-        votes.retain(|vote| is_usable(&vote.region));
-        let following = self.last.iter().flat_map(|base| [*base, RegionNumber(base.0.saturating_add(1))]);
-        let hints: Vec<_> = following.chain(neighbors.iter().copied()).filter(is_usable).take(HINTS_MAX).collect();
-        let candidates_max = self.limits.candidates_max.max(self.limits.chunk_regions_max);
         let mut opened = Vec::new();
-        for region in propose(&votes, &hints, candidates_max) {
-            let Some(id) = self.regions.id(region) else { continue };
+        for (_, id) in self.propose(new, neighbors) {
+            let Some(region) = self.regions.number_of(id) else { continue };
             if let Some(features) = open.features(region, id)? {
                 opened.push((region, features));
             }
         }
-        let candidate = |(region, features): &'_ (RegionNumber, Arc<RegionFeatures>)| {
-            (
-                *region,
-                self.regions.depth(*region).unwrap_or(u8::MAX),
-                self.reading.cost(&self.regions, *region),
-                Arc::clone(features),
-            )
-        };
-        let known: Vec<_> = opened.iter().map(candidate).collect();
-        let candidates: Vec<_> = known
-            .iter()
-            .map(|(region, depth, cost, features)| Candidate { region: *region, depth: *depth, features, cost: *cost })
-            .collect();
-        let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
-        if choice != Choice::None {
-            self.last = choice.regions();
-            self.last.truncate(self.limits.candidates_max);
-        }
-        Ok(choice)
+        let opened: Vec<_> = opened.iter().map(|(region, features)| (*region, features.as_ref())).collect();
+        Ok(self.choose(new, plain_len, &opened))
     }
 
     /// Enters a region that was stored with these bases, so that later ones can be based on it. `None`: they cannot.
@@ -97,10 +119,25 @@ impl BaseSearch {
         bases: &[RegionNumber],
         features: &RegionFeatures,
     ) -> Option<RegionNumber> {
-        let number = self.regions.enter(id, plain_len, bases)?;
+        let mut depth = 0;
+        for base in bases {
+            depth = depth.max(self.regions.depth(*base)? + 1);
+        }
+        self.stored_at(id, plain_len, (bases, depth), features.hashes())
+    }
+
+    /// Does what [`BaseSearch::stored`] does, with the depth and the sample that were stored.
+    pub fn stored_at(
+        &mut self,
+        id: RegionId,
+        plain_len: u32,
+        (bases, depth): (&[RegionNumber], u8),
+        hashes: &[u64],
+    ) -> Option<RegionNumber> {
+        let number = self.regions.enter(id, plain_len, (bases, depth))?;
         self.reading.refer(&self.regions, number);
-        if self.regions.depth(number).is_some_and(|depth| depth < self.limits.depth_max) {
-            self.index.enter(number, features.hashes());
+        if depth < self.limits.depth_max {
+            self.index.enter(number, hashes);
         }
         Some(number)
     }

@@ -1,22 +1,21 @@
-//! Properties of the policy, of what a restore reads, and of the form of additions.
+//! Properties of the policy and of what a restore reads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::addition::{AddedRegion, Addition, Numbers};
 use super::choose::{BaseChunk, Candidate, Choice, Limits, PREFIX_BYTES_MAX, choose, propose};
 use super::features::RegionFeatures;
 use super::index::{AnchorIndex, Sampling, Vote};
 use super::reading::{ALLOWANCE_BYTES, Reading};
-use super::regions::{BASES_MAX, DEPTH_MAX, RegionId, RegionNumber, Regions};
+use super::regions::{BASES_MAX, DEPTH_MAX, RegionNumber, Regions};
 use super::search::{BaseSearch, OpenRegions};
 use crate::error::Result;
 use crate::random::{SplitMix64, mix64};
-use crate::types::{ContainerId, SessionId};
+use crate::types::{ContainerId, RegionId, SessionId};
 
 const REGION_LEN: u32 = 512 << 10;
 
-fn id(session: u8, ordinal: u32, region: u16) -> RegionId {
+fn id(session: u8, ordinal: u32, region: u32) -> RegionId {
     RegionId { container: ContainerId { session: SessionId([session; 16]), ordinal }, region }
 }
 
@@ -27,7 +26,7 @@ fn features(numbers: impl IntoIterator<Item = u64>) -> RegionFeatures {
 }
 
 fn candidate(number: u32, depth: u8, features: &RegionFeatures, cost: u64) -> Candidate<'_> {
-    Candidate { region: RegionNumber(number), depth, features, cost }
+    Candidate { region: RegionNumber(number), depth, features, cost, chain: 1 }
 }
 
 fn shared(one: &RegionFeatures, other: &RegionFeatures) -> BTreeSet<u64> {
@@ -56,20 +55,24 @@ fn the_second_base_is_chosen_for_what_the_first_one_lacks() {
 
 #[test]
 fn scattered_edits_get_chunks_where_whole_regions_cover_little() {
-    let new = features(0..320);
+    let new = features(0..96);
     let bases: Vec<RegionFeatures> =
-        (0..40).map(|base| features((8 * base..8 * base + 6).chain(10_000 + 64 * base..10_050 + 64 * base))).collect();
+        (0..12).map(|base| features((8 * base..8 * base + 6).chain(10_000 + 64 * base..10_050 + 64 * base))).collect();
     let candidates: Vec<_> = (0..).zip(&bases).map(|(number, features)| candidate(number, 0, features, 100)).collect();
-    let limits = Limits { chunk_regions_max: 64, ..Limits::default() };
-    let Choice::Chunks(chunks) = choose(&new, &candidates, &limits, 4000) else { panic!("no chunks") };
-    let expected: Vec<_> = (0..40).map(|number| BaseChunk { region: RegionNumber(number), chunk: 0 }).collect();
+    let limits = Limits { share_part: 8, ..Limits::default() };
+    let Choice::Chunks(chunks) = choose(&new, &candidates, &limits, 1200) else { panic!("no chunks") };
+    let expected: Vec<_> = (0..12).map(|number| BaseChunk { region: RegionNumber(number), chunk: 0 }).collect();
     assert_eq!(chunks, expected);
     let Choice::Chunks(fewer) = choose(&new, &candidates, &limits, 1000) else { panic!("no chunks") };
     assert_eq!(fewer.len(), 10, "as many regions as a restore may read");
-    assert_eq!(choose(&new, &candidates, &Limits::default(), 4000), Choice::None, "only where the limits allow chunks");
-    let whole = features(0..320);
+    let long: Vec<_> = candidates.iter().map(|candidate| Candidate { chain: 2, ..*candidate }).collect();
+    let Choice::Chunks(fewer) = choose(&new, &long, &limits, 1200) else { panic!("no chunks") };
+    assert_eq!(fewer.len(), 8, "as many regions as a chain may have");
+    let without = Limits { chunk_regions_max: 0, ..limits };
+    assert_eq!(choose(&new, &candidates, &without, 1200), Choice::None, "only where the limits allow chunks");
+    let whole = features(0..96);
     let all: Vec<_> = candidates.iter().copied().chain([candidate(99, 0, &whole, 0)]).collect();
-    assert_eq!(choose(&new, &all, &limits, 4000), Choice::Regions(vec![RegionNumber(99)]));
+    assert_eq!(choose(&new, &all, &limits, 1200), Choice::Regions(vec![RegionNumber(99)]));
 }
 
 /// Whatever the candidates are, what is chosen was offered, is within all limits, and is worth it.
@@ -134,7 +137,8 @@ fn no_choice_breaks_a_limit() {
 #[test]
 fn proposals_are_the_regions_with_most_votes_and_hints_break_ties() {
     let votes = [(7, 3), (9, 1), (4, 1), (2, 1)].map(|(region, count)| Vote { region: RegionNumber(region), count });
-    let numbers = |regions: Vec<RegionNumber>| regions.into_iter().map(|region| region.0).collect::<Vec<_>>();
+    let numbers =
+        |regions: Vec<(u32, RegionNumber)>| regions.into_iter().map(|(_, region)| region.0).collect::<Vec<_>>();
     assert_eq!(numbers(propose(&votes, &[], 4)), [7, 9, 4, 2]);
     assert_eq!(numbers(propose(&votes, &[RegionNumber(2), RegionNumber(2), RegionNumber(5)], 4)), [7, 2, 9, 5]);
     assert_eq!(numbers(propose(&[], &[RegionNumber(5)], 4)), [5]);
@@ -216,8 +220,8 @@ fn no_session_reads_more_than_half_of_its_own_in_bases() {
 #[test]
 fn a_base_that_is_referred_to_later_is_no_longer_read_for_others() {
     let mut regions = Regions::default();
-    let base = regions.enter(id(1, 0, 0), 100, &[]).unwrap();
-    let new = regions.enter(id(2, 0, 0), 60, &[base]).unwrap();
+    let base = regions.enter(id(1, 0, 0), 100, (&[], 0)).unwrap();
+    let new = regions.enter(id(2, 0, 0), 60, (&[base], 1)).unwrap();
     let mut reading = Reading::default();
     assert_eq!(reading.cost(&regions, base), 100);
     reading.refer(&regions, new);
@@ -238,81 +242,4 @@ fn regions_that_cannot_be_opened_cost_size_only() {
     let mut opened = Opened(vec![Arc::new(new.clone())], 0);
     assert_eq!(search.find(&new, REGION_LEN, &[], &mut opened).unwrap(), Choice::Regions(vec![RegionNumber(0)]));
     assert_eq!(opened.1, 1, "opened once");
-}
-
-const KEY: [u8; 32] = [3; 32];
-
-fn addition(seed: u64) -> Addition {
-    let mut random = SplitMix64::new(seed);
-    let mut regions = Vec::new();
-    for ordinal in 0..u32::try_from(random.below(20)).unwrap() {
-        for region in 0..3u16 {
-            let bases = match ordinal {
-                0 => Vec::new(),
-                _ => (0..random.index(BASES_MAX + 1))
-                    .map(|_| id(9, 0, u16::try_from(random.below(3)).unwrap()))
-                    .collect(),
-            };
-            let samples: BTreeSet<u64> = (0..random.below(12)).map(|_| random.next_u64()).collect();
-            regions.push(AddedRegion {
-                ordinal,
-                region,
-                plain_len: REGION_LEN,
-                bases,
-                samples: samples.into_iter().collect(),
-            });
-        }
-    }
-    Addition { session: SessionId([9; 16]), sample_distance: 1, regions }
-}
-
-#[test]
-fn additions_come_back_and_no_changed_byte_does() {
-    for seed in 0..50 {
-        let added = addition(seed);
-        let bytes = added.encode(&KEY);
-        assert_eq!(Addition::decode(&bytes, &KEY), Ok(added));
-        assert!(Addition::decode(&bytes, &[4; 32]).is_err(), "another repository");
-        let mut random = SplitMix64::new(seed);
-        for _ in 0..50 {
-            let mut changed = bytes.clone();
-            let at = random.index(changed.len());
-            changed[at] ^= 1 << random.below(8);
-            assert!(Addition::decode(&changed, &KEY).is_err());
-            // Without the checksum: whatever comes back was written in one way only.
-            changed.truncate(changed.len() - 32);
-            if let Ok(read) = Addition::decode_body(&changed) {
-                let again = read.encode(&KEY);
-                assert_eq!(again[..again.len() - 32], changed);
-            }
-            assert!(Addition::decode(&bytes[..random.index(bytes.len())], &KEY).is_err());
-        }
-    }
-}
-
-#[test]
-fn an_index_of_additions_votes_as_the_one_that_made_them() {
-    let added = addition(7);
-    let (mut regions, mut numbers) = (Regions::default(), Numbers::new());
-    let mut index = AnchorIndex::new(Sampling::one_in(1), 1 << 20);
-    Addition::decode(&added.encode(&KEY), &KEY).unwrap().enter(&mut regions, &mut index, &mut numbers);
-    assert_eq!(regions.count(), added.regions.len());
-    for region in added.regions.iter().filter(|region| !region.samples.is_empty()) {
-        let number = numbers[&id(9, region.ordinal, region.region)];
-        // A bucket that is full drops an anchor now and then.
-        let vote = index.votes(&region.samples)[0];
-        assert!(vote.region == number && region.samples.len() <= 2 * vote.count as usize, "{vote:?}");
-        let depth = regions.depth(number).unwrap();
-        assert_eq!(0 < depth, !region.bases.is_empty());
-    }
-    // One whose bases are not known is left out, and a sparser sample is not mixed with a denser one.
-    let mut lone = added.clone();
-    lone.regions.retain(|region| !region.bases.is_empty());
-    let kept = regions.count();
-    lone.enter(&mut regions, &mut index, &mut Numbers::new());
-    assert_eq!(regions.count(), kept);
-    let sparse = Addition { sample_distance: 64, ..added };
-    let before = index.count();
-    sparse.enter(&mut regions, &mut index, &mut numbers);
-    assert_eq!(index.count(), before);
 }

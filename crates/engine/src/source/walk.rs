@@ -5,72 +5,20 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Links, Metadata, SourceDirectory, SourceFile, SourceTree, Xattr};
+use crate::io::tree::{Metadata, SourceDirectory, SourceTree};
+use crate::pipeline::Driver;
+use crate::source::ahead::{Ahead, Around, Entered, Found, Next, Share, Shares};
 use crate::source::exclude::Excludes;
+pub use crate::source::item::{Item, Location};
 use crate::source::roots::{self, Node};
+use crate::source::survey::{Listing, Opened, Subject, Survey, Visit};
 
 /// Directories on one path. Trees are restored to the same depth.
 pub(crate) const DEPTH_MAX: usize = 4096;
-
-/// Tries at an entry that becomes one of another kind whenever it is looked at.
-const KIND_TRIES_MAX: u32 = 3;
-
-/// An entry as it is found.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// Where the source has it, for messages and for comparison with what the user named.
-    pub path: PathBuf,
-    /// Name in the tree of the snapshot, which differs from the path's last one where equal names met at the top.
-    pub name: OsString,
-    /// What opens it.
-    pub location: Location,
-    /// Its metadata in the file system.
-    pub metadata: Metadata,
-    /// Extended attributes of an entry that is not a regular file, sorted by name; none if they cannot be read, which an
-    /// earlier event reports. Those of a file are read from the open file.
-    pub xattrs: Vec<Xattr>,
-    /// Where it points, if it is a symbolic link.
-    pub link_target: Option<PathBuf>,
-}
-
-/// A name in a directory that is held, so that what is found there is below the roots whatever happens to the path.
-#[derive(Clone, Debug)]
-pub struct Location {
-    directory: Arc<dyn SourceDirectory>,
-    name: OsString,
-}
-
-impl Location {
-    /// Names an entry of a directory.
-    pub fn new(directory: Arc<dyn SourceDirectory>, name: &OsStr) -> Self {
-        Self { directory, name: name.to_os_string() }
-    }
-
-    /// Opens the regular file or block device.
-    pub fn open(&self) -> Result<Box<dyn SourceFile>> {
-        self.directory.open(&self.name)
-    }
-
-    /// Returns the entry's current metadata.
-    pub(crate) fn metadata(&self) -> Result<Metadata> {
-        self.directory.metadata_of(&self.name)
-    }
-
-    /// Returns true if the entry has these extended attributes and no others.
-    pub(crate) fn has_xattrs(&self, expected: &[Xattr]) -> Result<bool> {
-        self.directory.has_xattrs(&self.name, expected)
-    }
-
-    /// Returns all extended attributes of the entry, sorted by name.
-    pub(crate) fn xattrs(&self) -> Result<Vec<Xattr>> {
-        self.directory.xattrs_of(&self.name)
-    }
-}
 
 /// What a walk comes across. Entries of the snapshot's root come first and last without a directory around them.
 #[derive(Debug)]
@@ -95,29 +43,33 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Walk {
     source: Arc<dyn SourceTree>,
-    excludes: Arc<Excludes>,
+    survey: Survey,
     working_directory: PathBuf,
     /// Directories entered, below the snapshot's root.
     frames: Vec<Frame>,
     /// Directories that entries at the top are found in; a few: `/`, `.`, `..` and those above.
     origins: BTreeMap<PathBuf, Arc<dyn SourceDirectory>>,
-    /// Where the source has the entry that is looked at.
+    /// Where the source has the directory that was entered last, or the entry that is looked at.
     path: PathBuf,
     /// The same from the root of the file system, for patterns.
     absolute: PathBuf,
     events: VecDeque<Event>,
-    depth_max: usize,
+    /// What looking ahead takes; `None` if the walk looks at each entry itself.
+    shares: Option<Shares>,
 }
 
 #[derive(Debug)]
 struct Frame {
     /// `None` at the top, where each entry has its own.
     directory: Option<Arc<dyn SourceDirectory>>,
+    /// Names that were not looked at.
     names: std::vec::IntoIter<OsString>,
     /// Names that lead to roots, or are some.
     nodes: BTreeMap<OsString, Node>,
     /// Device that entries must be on, where only one may be read.
     device: Option<u64>,
+    /// Looks at names ahead, in a directory without roots in it.
+    ahead: Option<Ahead>,
 }
 
 impl Frame {
@@ -137,24 +89,15 @@ impl Frame {
             names.sort_unstable();
             names.dedup();
         }
-        Self { directory: Some(directory), names: names.into_iter(), nodes, device }
+        Self { directory: Some(directory), names: names.into_iter(), nodes, device, ahead: None }
     }
-}
 
-/// What is found out about an entry.
-struct Look {
-    metadata: Metadata,
-    rest: Rest,
-}
-
-/// What there is of an entry besides its metadata.
-enum Rest {
-    /// Bytes, which are read later.
-    Bytes,
-    /// Nothing else.
-    Closed { link_target: Option<PathBuf>, xattrs: Result<Vec<Xattr>> },
-    /// Entries.
-    Directory(Arc<dyn SourceDirectory>),
+    fn next(&mut self, shares: Option<&Shares>) -> Option<Next> {
+        match (&mut self.ahead, shares) {
+            (Some(ahead), Some(shares)) => ahead.next(&mut self.names, shares),
+            _ => self.names.next().map(|name| Next::Name(name, None)),
+        }
+    }
 }
 
 impl Walk {
@@ -170,90 +113,131 @@ impl Walk {
         let mut errors = Vec::new();
         let nodes = roots::build(&*source, roots, &excludes, &mut errors)?;
         let names: Vec<OsString> = nodes.keys().cloned().collect();
+        let top = Frame { directory: None, names: names.into_iter(), nodes, device: None, ahead: None };
         Ok(Self {
             source,
-            excludes,
+            survey: Survey { excludes, depth_max: DEPTH_MAX, reads_file_xattrs: false },
             working_directory,
-            frames: vec![Frame { directory: None, names: names.into_iter(), nodes, device: None }],
+            frames: vec![top],
             origins: BTreeMap::new(),
             path: PathBuf::new(),
             absolute: PathBuf::new(),
             events: errors.into_iter().map(|(path, error)| Event::Error { path, error }).collect(),
-            depth_max: DEPTH_MAX,
+            shares: None,
         })
     }
 
+    /// Looks at the attributes of files with their metadata.
+    pub(crate) fn with_file_xattrs(mut self) -> Self {
+        self.survey.reads_file_xattrs = true;
+        self
+    }
+
+    /// Looks at directories ahead on the driver's workers. What was found and not taken yet has at most `shares` times
+    /// [`SHARE_BYTES`](crate::source::ahead::SHARE_BYTES).
+    pub(crate) fn look_ahead(&mut self, driver: &Driver, shares: usize) {
+        self.shares = Some(Shares::new(driver.clone(), self.survey.clone(), shares));
+    }
+
+    /// Returns how many shares nothing holds.
+    #[cfg(test)]
+    pub(crate) fn shares_free(&self) -> usize {
+        self.shares.as_ref().map_or(0, Shares::free)
+    }
+
     /// Looks at one name of the current directory.
-    fn step(&mut self, name: OsString, node: Option<Node>) {
-        let node = node.unwrap_or_else(Node::listed);
-        let at_top = self.frames.len() == 1;
-        if at_top {
+    fn step(&mut self, name: OsString, known: Option<Metadata>) {
+        let frame = self.frames.last_mut();
+        let node = frame.and_then(|frame| frame.nodes.remove(&name)).unwrap_or_else(Node::listed);
+        if self.frames.len() == 1 {
             self.path.clone_from(&node.path);
             self.absolute = roots::absolute(&self.working_directory, &self.path);
         } else {
             self.path.push(&name);
             self.absolute.push(&name);
         }
-        let entered = self.visit(name, node).unwrap_or_else(|error| {
-            self.report(self.path.clone(), error);
-            None
-        });
-        match entered {
-            Some(frame) => self.frames.push(frame),
+        let visit = if self.survey.is_excluded(&self.absolute, &node) {
+            Visit::Excluded
+        } else {
+            match self.locate(&name, &node) {
+                Ok(location) => {
+                    let device = self.frames.last().and_then(|frame| frame.device);
+                    let (path, depth) = (self.path.clone(), self.frames.len());
+                    self.survey.visit(Subject { path, name, location, node: &node, device, depth, known })
+                }
+                Err(error) => Visit::Failed(self.path.clone(), error),
+            }
+        };
+        match self.take(visit) {
+            Some(entrance) => self.descend(entrance, None, node.children, (VecDeque::new(), None)),
             None => self.ascend(),
         }
+    }
+
+    /// Takes what was found ahead.
+    fn take_found(&mut self, Entered { visit, listing, found }: Entered, share: Option<Arc<Share>>) {
+        if let Some(entrance) = self.take(visit) {
+            self.path.push(&entrance.name);
+            self.absolute.push(&entrance.name);
+            self.descend(entrance, listing, BTreeMap::new(), (found, share));
+        }
+    }
+
+    /// Enters the directory at the current path.
+    fn descend(
+        &mut self,
+        Entrance { directory, device, is_whole, .. }: Entrance,
+        listing: Option<Listing>,
+        nodes: BTreeMap<OsString, Node>,
+        found: (VecDeque<Found>, Option<Arc<Share>>),
+    ) {
+        let list = || if is_whole { self.survey.list(&*directory, &self.path) } else { Listing::default() };
+        let Listing { names, errors } = listing.unwrap_or_else(list);
+        for (path, error) in errors {
+            self.report(path, error);
+        }
+        let mut frame = Frame::new(directory, names, nodes, device);
+        if frame.nodes.is_empty() {
+            frame.ahead = self.ahead_of(&frame, found);
+        }
+        self.frames.push(frame);
+    }
+
+    /// Starts to look ahead in a directory that is entered.
+    fn ahead_of(&self, frame: &Frame, (found, share): (VecDeque<Found>, Option<Arc<Share>>)) -> Option<Ahead> {
+        let directory = frame.directory.as_ref().filter(|_| self.shares.is_some())?;
+        let (path, absolute) = (self.path.clone(), self.absolute.clone());
+        let (directory, device, depth) = (Arc::clone(directory), frame.device, self.frames.len() + 1);
+        Some(Ahead::new(Around { directory, path, absolute, device, depth }, found, share))
+    }
+
+    /// Makes events of a visit. Returns the directory if it is one.
+    fn take(&mut self, visit: Visit) -> Option<Entrance> {
+        match visit {
+            Visit::Excluded => {}
+            Visit::Failed(path, error) => self.report(path, error),
+            Visit::Entry(item, error) => self.push(item, error, Event::Entry),
+            Visit::Directory(opened) => {
+                let Opened { item, error, directory, device, is_whole } = *opened;
+                let name = item.name.clone();
+                self.push(item, error, Event::EnterDirectory);
+                return Some(Entrance { name, directory, device, is_whole });
+            }
+        }
+        None
+    }
+
+    fn push(&mut self, item: Item, error: Option<Error>, event: impl FnOnce(Item) -> Event) {
+        if let Some(error) = error {
+            self.report(item.path.clone(), error);
+        }
+        self.events.push_back(event(item));
     }
 
     /// Goes back to the directory around the current entry. At the top there is none, and each entry starts anew.
     fn ascend(&mut self) {
         self.path.pop();
         self.absolute.pop();
-    }
-
-    /// Decides about the entry at the current path. Returns the frame of a directory that was entered.
-    fn visit(&mut self, name: OsString, node: Node) -> Result<Option<Frame>> {
-        // Roots are what the user asked for, and what leads to them must be there.
-        let required = node.explicit || !node.children.is_empty();
-        if !required && self.excludes.patterns.iter().any(|patterns| patterns.matches(&self.absolute)) {
-            return Ok(None);
-        }
-        let location = self.locate(&name, &node)?;
-        let Look { metadata, rest } = self.look(&location, &node)?;
-        let is_directory = metadata.kind == EntryKind::Directory;
-        if is_directory && self.excludes.skip.contains(&(metadata.device, metadata.inode)) {
-            return Ok(None);
-        }
-        let too_large = self.excludes.file_bytes_max.is_some_and(|limit| limit < metadata.size);
-        if !required && too_large && metadata.kind == EntryKind::File {
-            return Ok(None);
-        }
-        let above = self.frames.last().and_then(|frame| frame.device);
-        let device = if node.explicit { Some(metadata.device) } else { node.device.or(above) };
-        let foreign = self.excludes.one_file_system && device.is_some_and(|device| device != metadata.device);
-        if !required && foreign && !is_directory {
-            return Ok(None);
-        }
-        if is_directory && self.depth_max < self.frames.len() {
-            return Err(Error::TooDeep { depth_max: self.depth_max, undone: "backed up" });
-        }
-
-        let mut item =
-            Item { path: self.path.clone(), name, location, metadata, xattrs: Vec::new(), link_target: None };
-        match rest {
-            Rest::Bytes => self.events.push_back(Event::Entry(item)),
-            Rest::Closed { link_target, xattrs } => {
-                item.link_target = link_target;
-                item.xattrs = self.or_report(xattrs);
-                self.events.push_back(Event::Entry(item));
-            }
-            Rest::Directory(directory) => {
-                item.xattrs = self.or_report(directory.xattrs());
-                self.events.push_back(Event::EnterDirectory(item));
-                let names = if node.whole && !foreign { self.list(&*directory) } else { Vec::new() };
-                return Ok(Some(Frame::new(directory, names, node.children, device)));
-            }
-        }
-        Ok(None)
     }
 
     /// Returns where the current entry is, as a name in the directory around it.
@@ -271,73 +255,17 @@ impl Walk {
         Ok(Location { directory, name })
     }
 
-    /// Looks at the current entry; what is found out about it is all of one inode.
-    ///
-    /// What leads to a root must be a directory: a link there is followed, as it was when the root was named.
-    fn look(&self, location: &Location, node: &Node) -> Result<Look> {
-        let leads = !node.children.is_empty();
-        let Location { directory, name } = location;
-        for _ in 0..KIND_TRIES_MAX {
-            let metadata = location.metadata()?;
-            let links = match metadata.kind {
-                EntryKind::Directory => Links::NotFollowed,
-                EntryKind::Symlink if leads => Links::Followed,
-                _ if leads => return Err(Error::io("enter", &self.path, io::ErrorKind::NotADirectory.into())),
-                EntryKind::File => return Ok(Look { metadata, rest: Rest::Bytes }),
-                EntryKind::Symlink
-                | EntryKind::Fifo
-                | EntryKind::Socket
-                | EntryKind::CharDevice
-                | EntryKind::BlockDevice => {
-                    let closed = directory.read_entry(name)?;
-                    if !matches!(closed.metadata.kind, EntryKind::File | EntryKind::Directory) {
-                        // The capacity of a device is not among what is read of it closed.
-                        let size = if closed.metadata.rdev == metadata.rdev { metadata.size } else { 0 };
-                        let size = if closed.link_target.is_some() { closed.metadata.size } else { size };
-                        let rest = Rest::Closed { link_target: closed.link_target, xattrs: closed.xattrs };
-                        return Ok(Look { metadata: Metadata { size, ..closed.metadata }, rest });
-                    }
-                    continue;
-                }
-            };
-            match directory.open_dir(name, links) {
-                Ok(directory) => {
-                    return Ok(Look { metadata: directory.metadata()?, rest: Rest::Directory(directory) });
-                }
-                // Replaced by an entry of another kind since it was looked at.
-                Err(_) if location.metadata().is_ok_and(|now| now.kind != metadata.kind) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Error::SourceUnsteady { path: self.path.clone() })
-    }
-
-    /// Lists a directory without what its marks leave out.
-    fn list(&mut self, directory: &dyn SourceDirectory) -> Vec<OsString> {
-        let mut names = match directory.list() {
-            Ok(names) => names,
-            Err(error) => {
-                self.report(self.path.clone(), error);
-                return Vec::new();
-            }
-        };
-        for (path, error) in self.excludes.apply_tags(directory, &self.path, &mut names) {
-            self.report(path, error);
-        }
-        names
-    }
-
-    /// Returns the attributes of the current entry, or none, which is reported.
-    fn or_report(&mut self, xattrs: Result<Vec<Xattr>>) -> Vec<Xattr> {
-        xattrs.unwrap_or_else(|error| {
-            self.report(self.path.clone(), error);
-            Vec::new()
-        })
-    }
-
     fn report(&mut self, path: PathBuf, error: Error) {
         self.events.push_back(Event::Error { path, error });
     }
+}
+
+/// A directory that is entered, once its item is an event.
+struct Entrance {
+    name: OsString,
+    directory: Arc<dyn SourceDirectory>,
+    device: Option<u64>,
+    is_whole: bool,
 }
 
 impl Iterator for Walk {
@@ -349,17 +277,18 @@ impl Iterator for Walk {
                 return Some(event);
             }
             let frame = self.frames.last_mut()?;
-            if let Some(name) = frame.names.next() {
-                let node = frame.nodes.remove(&name);
-                self.step(name, node);
-                continue;
+            match frame.next(self.shares.as_ref()) {
+                Some(Next::Name(name, known)) => self.step(name, known),
+                Some(Next::Found(found, share)) => self.take_found(found, share),
+                None => {
+                    self.frames.pop();
+                    if self.frames.is_empty() {
+                        return None;
+                    }
+                    self.ascend();
+                    return Some(Event::LeaveDirectory);
+                }
             }
-            self.frames.pop();
-            if self.frames.is_empty() {
-                return None;
-            }
-            self.ascend();
-            return Some(Event::LeaveDirectory);
         }
     }
 }
@@ -369,13 +298,21 @@ impl Iterator for Walk {
 mod tests {
     use super::*;
     use crate::io::os_source::OsSource;
+    use crate::io::tree::EntryKind;
     use crate::source::exclude::{CACHE_SIGNATURE, Case, Patterns, Tag};
     use crate::testing::mem_tree::MemTree;
 
-    /// Renders a walk as lines: `name/`, what is in it, indented, `name -> target`, `! path`.
+    /// Renders a walk as lines: `name/`, what is in it, indented, `name -> target`, `! path`. All drivers must give the same.
     fn walk(source: &(impl SourceTree + Clone + 'static), roots: &[&str], excludes: &Excludes) -> Vec<String> {
         let roots: Vec<PathBuf> = roots.iter().map(PathBuf::from).collect();
-        render(Walk::new(Arc::new(source.clone()), &roots, Arc::new(excludes.clone())).unwrap())
+        let start = || Walk::new(Arc::new(source.clone()), &roots, Arc::new(excludes.clone())).unwrap();
+        let lines = render(start());
+        for (driver, shares) in [(Driver::inline(1), 64), (Driver::inline(2), 3), (Driver::threads(3), 9)] {
+            let mut ahead = start().with_file_xattrs();
+            ahead.look_ahead(&driver, shares);
+            assert_eq!(render(ahead), lines, "{shares} shares");
+        }
+        lines
     }
 
     fn render(walk: Walk) -> Vec<String> {
@@ -481,7 +418,7 @@ mod tests {
     fn what_cannot_be_read_is_reported_and_passed() {
         let tree = tree(&["/a/1", "/a/2", "/a/d/x", "/a/z"]);
         tree.put_symlink(Path::new("/a/l"), OsStr::new("nowhere"));
-        let denied = io::ErrorKind::PermissionDenied;
+        let denied = std::io::ErrorKind::PermissionDenied;
         tree.fail_metadata(Path::new("/a/1"), denied);
         tree.fail_open(Path::new("/a/d"), denied);
         let lines = walk(&tree, &["/a", "/missing", "/a/2/below"], &Excludes::default());
@@ -578,8 +515,8 @@ mod tests {
         let roots = [PathBuf::from("/a")];
         let nothing = Excludes::default();
         let mut walk = Walk::new(Arc::new(tree.clone()), &roots, Arc::new(nothing.clone())).unwrap();
-        assert_eq!(walk.depth_max, 4096);
-        walk.depth_max = 3;
+        assert_eq!(walk.survey.depth_max, 4096);
+        walk.survey.depth_max = 3;
         assert_eq!(render(walk), ["a/", " b/", "  c/", "! /a/b/c/d", "   f", "! /a/b/c/g", " h"]);
     }
 

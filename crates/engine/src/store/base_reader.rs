@@ -4,33 +4,44 @@
 //! order in which they are stored. Nothing recurses: depths are stored, and that of a base is below that of its region, so that no
 //! chain is longer than [`DEPTH_MAX`](crate::container::bases::DEPTH_MAX) and none closes.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::bases::{Bases, DEPTH_MAX};
+use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, DEPTH_MAX};
 use crate::container::seal::BasePlaintexts;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
+use crate::pipeline::{BufferPool, Permits};
 use crate::store::Store;
 use crate::store::container_set::Containers;
-use crate::types::{ContainerId, RegionId};
+use crate::types::{ContainerId, Fingerprint, RegionId};
 
-/// Most regions that one region may depend on, over all of its bases and theirs. So much plaintext is held while a chain is
-/// read: 8 MiB with regions of 512 KiB.
-pub(crate) const CHAIN_REGIONS_MAX: usize = 16;
-/// Most containers of a session that may hold bases of its own regions: the newest, 64 GiB with containers of 4 MiB, in 2 MiB.
+/// Most containers of a session that may hold bases of its own regions: the newest, 64 GiB with containers of 4 MiB, in 2 MiB. As many
+/// more are remembered, so that a region which was compressed against one of the oldest can be verified.
 const MADE_MAX: usize = 1 << 14;
 /// Share of the memory of a reader that is for directories: one of 4. The rest is for plaintexts.
 const DIRECTORIES_SHARE: usize = 4;
 
-/// Opens bases, within a number of bytes for what was used last. Cheap to clone; clones share their memory.
+/// Opens bases, within a number of bytes for what was used last. Cheap to clone; clones share their memory. Several threads read
+/// at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct BaseReader {
     store: Store,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Announces that a region was read.
+    changed: Condvar,
+    /// For chains that are read.
+    chains: Permits,
+    compressors: BufferPool<Compressor>,
 }
 
 #[derive(Debug)]
@@ -40,8 +51,18 @@ struct State {
     made: BTreeMap<ContainerId, ContainerName>,
     directories: Lru<ContainerId, Arc<ContainerReader>>,
     regions: Lru<RegionId, Arc<[u8]>>,
-    compressor: Compressor,
+    /// Regions that a thread is reading.
+    reading: BTreeSet<RegionId>,
     counts: BaseCounts,
+}
+
+/// Which containers of the running session count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Made {
+    /// Those that new regions may depend on.
+    Recent,
+    /// All that are remembered.
+    All,
 }
 
 /// Work of a reader of bases.
@@ -67,16 +88,27 @@ impl BaseReader {
     /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain: at most
     /// [`CHAIN_REGIONS_MAX`] regions and a prefix, since one chain is read at a time.
     pub(crate) fn new(store: &Store, containers: &Containers, memory_bytes: usize) -> Self {
+        Self::with_chains(store, containers, memory_bytes, 1)
+    }
+
+    /// Does what [`BaseReader::new`] does, and reads up to `chains` chains at a time.
+    pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
         let directories_bytes = memory_bytes / DIRECTORIES_SHARE;
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
             directories: Lru::new(directories_bytes),
             regions: Lru::new(memory_bytes - directories_bytes),
-            compressor: Compressor::default(),
+            reading: BTreeSet::new(),
             counts: BaseCounts::default(),
         };
-        Self { store: store.clone(), state: Arc::new(Mutex::new(state)) }
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            chains: Permits::new(chains),
+            compressors: BufferPool::default(),
+        };
+        Self { store: store.clone(), shared: Arc::new(shared) }
     }
 
     /// Looks in other containers from now on.
@@ -91,7 +123,7 @@ impl BaseReader {
     pub(crate) fn add(&self, name: ContainerName) {
         let mut state = self.lock();
         state.made.insert(name.id, name);
-        if MADE_MAX < state.made.len() {
+        if 2 * MADE_MAX < state.made.len() {
             state.made.pop_first();
         }
     }
@@ -118,85 +150,80 @@ impl BaseReader {
         if bases.is_empty() {
             return Ok(());
         }
-        let chain = self.lock().chain(&self.store, &bases);
-        chain.map(drop).map_err(|error| wrong_base(container, region, error))
+        self.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
+    }
+
+    /// Returns the region of a chunk; `None` if the container cannot be read or lacks it.
+    pub(crate) fn region_of(&self, container: ContainerId, fingerprint: &Fingerprint) -> Option<RegionId> {
+        let region = self.directory(container, Made::All).ok()?.find(fingerprint)?.region;
+        Some(RegionId { container, region })
+    }
+
+    /// Returns a region with its bases resolved, and the directory of its container.
+    pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Arc<[u8]>)> {
+        let link = self.link(id, Made::All)?;
+        let depth = link.bases.depth().saturating_add(1);
+        let mut wanted = vec![(id, depth)];
+        let chain = self.chain_of(&mut wanted, Made::All)?;
+        let mut plaintexts = self.read(&[id], &chain)?;
+        let plain = plaintexts.remove(&id).ok_or_else(|| link.container.wrong_region(id.region, "was not read"))?;
+        Ok((link.container, plain))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is held was whole when it was put there.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl BasePlaintexts for BaseReader {
-    fn list(&self, regions: &[RegionId]) -> Result<Option<Bases>> {
-        let mut state = self.lock();
-        let mut depth = 0;
-        for region in regions {
-            depth = depth.max(state.link(&self.store, *region)?.bases.depth());
-        }
-        let Some(bases) = Bases::new(regions, depth.saturating_add(1)) else { return Ok(None) };
-        match state.chain(&self.store, &bases) {
-            Ok(_) => Ok(Some(bases)),
-            Err(Error::Invalid { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>> {
-        let mut state = self.lock();
-        let chain = state.chain(&self.store, bases)?;
-        let plaintexts = state.read(&self.store, &chain)?;
-        Ok(prefix_in(bases, &plaintexts).into())
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Returns the error of a region whose base cannot be read: damage, if the base is lost, and otherwise that of the base.
-fn wrong_base(container: &ContainerReader, region: u32, error: Error) -> Error {
-    if error.is_loss() || matches!(error, Error::Invalid { .. }) {
-        container.wrong_region(region, &format!("lacks a base: {error}"))
-    } else {
-        error.context(format!("a base of region {region} of {}", container.name))
-    }
-}
-
-fn prefix_in(bases: &Bases, plaintexts: &BTreeMap<RegionId, Arc<[u8]>>) -> Vec<u8> {
-    let plaintexts: Vec<&[u8]> = bases.iter().filter_map(|base| plaintexts.get(&base).map(AsRef::as_ref)).collect();
-    plaintexts.concat()
-}
-
-impl State {
-    fn directory(&mut self, store: &Store, id: ContainerId) -> Result<Arc<ContainerReader>> {
-        if let Some(container) = self.directories.get(&id) {
-            return Ok(container);
-        }
+    fn directory(&self, id: ContainerId, made: Made) -> Result<Arc<ContainerReader>> {
         let gone = || Error::damaged(format!("container {id}"), "does not exist, and holds the base of a region");
-        let name = match self.made.get(&id) {
-            Some(name) => *name,
-            None => self.containers.name(self.containers.find(id).ok_or_else(gone)?)?,
+        let name = {
+            let mut state = self.lock();
+            let is_listed = state.containers.find(id);
+            if is_listed.is_none() && !state.may_use(id, made) {
+                return Err(gone());
+            }
+            if let Some(container) = state.directories.get(&id) {
+                return Ok(container);
+            }
+            match is_listed {
+                Some(number) => state.containers.name(number)?,
+                None => *state.made.get(&id).ok_or_else(gone)?,
+            }
         };
-        let container = store.open_regions(&name);
+        let container = self.store.open_regions(&name);
         let container = container.map_err(|error| if error.is_missing_object() { gone() } else { error })?;
         let container = Arc::new(container);
-        self.directories.insert(id, Arc::clone(&container), container.memory_bytes());
+        self.lock().directories.insert(id, Arc::clone(&container), container.memory_bytes());
         Ok(container)
     }
 
-    fn link(&mut self, store: &Store, id: RegionId) -> Result<Link> {
-        let container = self.directory(store, id.container)?;
+    fn link(&self, id: RegionId, made: Made) -> Result<Link> {
+        let container = self.directory(id.container, made)?;
         if container.name.kind != ContainerKind::Data {
             return Err(Error::damaged(container.name, "holds metadata, and is named as the container of a base"));
         }
         let entry = container.directory.regions.get(id.region as usize);
-        let bases =
-            entry.ok_or_else(|| container.wrong_region(id.region, "does not exist, and is named as a base"))?.bases;
+        let bases = entry
+            .ok_or_else(|| container.wrong_region(id.region, "does not exist, and is named as a base"))?
+            .bases
+            .clone();
         Ok(Link { container, bases })
     }
 
     /// Finds every region that these bases need, themselves included.
-    fn chain(&mut self, store: &Store, bases: &Bases) -> Result<Chain> {
-        let mut chain = Chain::new();
+    fn chain(&self, bases: &Bases, made: Made) -> Result<Chain> {
         let mut wanted: Vec<(RegionId, u8)> = bases.iter().map(|base| (base, bases.depth())).collect();
+        self.chain_of(&mut wanted, made)
+    }
+
+    /// Finds every region that is wanted, each with what must be above its depth, and their bases.
+    fn chain_of(&self, wanted: &mut Vec<(RegionId, u8)>, made: Made) -> Result<Chain> {
+        let mut chain = Chain::new();
         while let Some((id, above)) = wanted.pop() {
             let depth = match chain.get(&id) {
                 Some(link) => link.bases.depth(),
@@ -204,7 +231,7 @@ impl State {
                     return Err(Error::invalid(format!("a region depends on more than {CHAIN_REGIONS_MAX} others")));
                 }
                 None => {
-                    let link = self.link(store, id)?;
+                    let link = self.link(id, made)?;
                     let depth = link.bases.depth();
                     wanted.extend(link.bases.iter().map(|base| (base, depth)));
                     chain.insert(id, link);
@@ -220,27 +247,139 @@ impl State {
         Ok(chain)
     }
 
-    /// Reads the regions of a chain, those without bases first, and each depth in the order in which it is stored.
-    fn read(&mut self, store: &Store, chain: &Chain) -> Result<BTreeMap<RegionId, Arc<[u8]>>> {
+    /// Finds the bytes of each base that count, in regions of a chain. Fails if a run names chunks that do not exist, or if all
+    /// together are longer than two regions can be.
+    fn prefix_parts(&self, bases: &Bases, chain: &Chain) -> Result<Vec<PrefixPart>> {
+        let mut parts = Vec::new();
+        let mut len = 0;
+        for Base { region, runs } in bases.bases() {
+            let Some(Link { container, .. }) = chain.get(region) else { continue };
+            let whole = runs.is_empty().then_some(None);
+            for run in whole.into_iter().chain(runs.iter().map(Some)) {
+                let range = container.plain_range(region.region, run);
+                let range =
+                    range.ok_or_else(|| container.wrong_region(region.region, "lacks chunks that a base names"))?;
+                len += range.len();
+                parts.push((*region, range));
+            }
+        }
+        let most = BASES_MAX * self.store.config.region_bytes_limit() as usize;
+        if most < len {
+            return Err(Error::invalid(format!("bases of {len} bytes, and no region has more than {most}")));
+        }
+        Ok(parts)
+    }
+
+    /// Reads regions and what they need of their chain: those without bases first, and each depth in the order in which it is stored.
+    fn read(&self, wanted: &[RegionId], chain: &Chain) -> Result<BTreeMap<RegionId, Arc<[u8]>>> {
         let mut plaintexts: BTreeMap<RegionId, Arc<[u8]>> = BTreeMap::new();
-        // What is in the cache needs no bases.
-        let mut needed: Vec<RegionId> = chain.keys().copied().collect();
-        needed.retain(|id| match self.regions.get(id) {
-            Some(plain) => plaintexts.insert(*id, plain).is_some(),
-            None => true,
-        });
-        self.counts.held += plaintexts.len() as u64;
-        for depth in 0..DEPTH_MAX {
+        if self.take_held(wanted, chain, &mut plaintexts).is_empty() {
+            return Ok(plaintexts);
+        }
+        let _permit = self.shared.chains.take();
+        // Another thread may have read some meanwhile.
+        let needed = self.take_held(wanted, chain, &mut plaintexts);
+        for depth in 0..=DEPTH_MAX {
             for id in &needed {
                 let Some(link) = chain.get(id).filter(|link| link.bases.depth() == depth) else { continue };
-                let prefix = prefix_in(&link.bases, &plaintexts);
-                let plain: Arc<[u8]> =
-                    store.read_region_on(&link.container, id.region, &prefix, &mut self.compressor)?.into();
-                self.counts.read += 1;
-                self.regions.insert(*id, Arc::clone(&plain), plain.len());
-                plaintexts.insert(*id, plain);
+                let prefix = prefix_in(&self.prefix_parts(&link.bases, chain)?, &plaintexts);
+                plaintexts.insert(*id, self.read_one(*id, &link.container, &prefix)?);
             }
         }
         Ok(plaintexts)
+    }
+
+    /// Takes the regions that are in the cache, which need no bases. Returns the others that are needed.
+    fn take_held(
+        &self,
+        wanted: &[RegionId],
+        chain: &Chain,
+        held: &mut BTreeMap<RegionId, Arc<[u8]>>,
+    ) -> BTreeSet<RegionId> {
+        let mut state = self.lock();
+        let (mut next, mut needed) = (wanted.to_vec(), BTreeSet::new());
+        while let Some(id) = next.pop() {
+            if held.contains_key(&id) || needed.contains(&id) {
+                continue;
+            }
+            if let Some(plain) = state.regions.get(&id) {
+                state.counts.held += 1;
+                held.insert(id, plain);
+            } else {
+                needed.insert(id);
+                next.extend(chain.get(&id).iter().flat_map(|link| link.bases.iter()));
+            }
+        }
+        needed
+    }
+
+    /// Reads a region, or waits for the thread that reads it.
+    fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Arc<[u8]>> {
+        let mut state = self.lock();
+        while state.reading.contains(&id) {
+            state = self.wait(state);
+        }
+        if let Some(plain) = state.regions.get(&id) {
+            return Ok(plain);
+        }
+        state.reading.insert(id);
+        drop(state);
+        let mut compressor = self.shared.compressors.take();
+        let read = self.store.read_region_on(container, id.region, prefix, &mut compressor);
+        self.shared.compressors.put(compressor);
+        let mut state = self.lock();
+        state.reading.remove(&id);
+        self.shared.changed.notify_all();
+        let plain: Arc<[u8]> = read?.into();
+        state.counts.read += 1;
+        state.regions.insert(id, Arc::clone(&plain), plain.len());
+        Ok(plain)
+    }
+}
+
+impl BasePlaintexts for BaseReader {
+    fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>> {
+        let mut depth = 0;
+        for base in &bases {
+            depth = depth.max(self.link(base.region, Made::Recent)?.bases.depth());
+        }
+        let Some(bases) = Bases::of(bases, depth.saturating_add(1)) else { return Ok(None) };
+        match self.chain(&bases, Made::Recent).and_then(|chain| self.prefix_parts(&bases, &chain)) {
+            Ok(_) => Ok(Some(bases)),
+            Err(Error::Invalid { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>> {
+        let chain = self.chain(bases, Made::All)?;
+        let wanted: Vec<RegionId> = bases.iter().collect();
+        let parts = self.prefix_parts(bases, &chain)?;
+        Ok(prefix_in(&parts, &self.read(&wanted, &chain)?).into())
+    }
+}
+
+/// Returns the error of a region whose base cannot be read: damage, if the base is lost, and otherwise that of the base.
+fn wrong_base(container: &ContainerReader, region: u32, error: Error) -> Error {
+    if error.is_loss() || matches!(error, Error::Invalid { .. }) {
+        container.wrong_region(region, &format!("lacks a base: {error}"))
+    } else {
+        error.context(format!("a base of region {region} of {}", container.name))
+    }
+}
+
+/// A part of a prefix: a region, and the bytes of it that count.
+type PrefixPart = (RegionId, Range<usize>);
+
+fn prefix_in(parts: &[PrefixPart], plaintexts: &BTreeMap<RegionId, Arc<[u8]>>) -> Vec<u8> {
+    let of = |(region, range): &PrefixPart| plaintexts.get(region).and_then(|plain| plain.get(range.clone()));
+    parts.iter().map(|part| of(part).unwrap_or_default()).collect::<Vec<_>>().concat()
+}
+
+impl State {
+    /// Returns true if a container of the running session may be looked at.
+    fn may_use(&self, id: ContainerId, made: Made) -> bool {
+        let newer = || self.made.range(id..).count();
+        self.made.contains_key(&id) && (made == Made::All || self.made.len() <= MADE_MAX || newer() <= MADE_MAX)
     }
 }

@@ -148,12 +148,6 @@ impl Commits {
         config != FormatVersion::V1 || !self.findings.is_empty() || self.commits.iter().any(is_newer)
     }
 
-    /// Returns the sessions that collections have ended.
-    pub(crate) fn fenced(&self) -> BTreeSet<SessionId> {
-        let fenced = self.commits.iter().filter(|commit| commit.body.kind == CommitKind::Fence);
-        fenced.map(|commit| commit.session).collect()
-    }
-
     /// Returns the commit of a session, if it can be read.
     pub(crate) fn commit_of(&self, session: SessionId) -> Option<&Commit> {
         let found = self.commits.binary_search_by_key(&session, |commit| commit.session);

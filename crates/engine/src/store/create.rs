@@ -65,11 +65,16 @@ pub struct Adjustments {
     pub container_bytes: Option<u32>,
     /// Version of the format; the first unless something else is asked for.
     pub format: FormatVersion,
+    /// Whether regions are never compressed against similar ones; needs format 2.
+    pub no_similarity: bool,
 }
 
 impl Adjustments {
     /// Fails if no repository can be made with these, naming what is out of which range. Needs no disk.
     pub fn validate(&self) -> Result<()> {
+        if self.no_similarity && self.format == FormatVersion::V1 {
+            return Err(Error::invalid("a repository of format 1 has no similar regions that could be left out"));
+        }
         let ranges = [
             ("chunks on average", self.chunk_bytes, &CHUNK_BYTES_AVERAGE),
             ("chunks of one length", self.fixed_bytes, &CHUNK_BYTES),
@@ -97,6 +102,7 @@ impl Adjustments {
 
     fn apply(&self, config: &mut Config) {
         config.format = self.format;
+        config.similarity = !self.no_similarity;
         if self.purpose == Purpose::Volumes {
             config.chunking = Chunking::Fixed { bytes: VOLUME_CHUNK_BYTES };
             config.region_bytes = VOLUME_REGION_BYTES;

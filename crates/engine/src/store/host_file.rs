@@ -2,14 +2,25 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::crypto::slot::hex;
 use crate::error::{Error, Result};
-use crate::io::{Access, Disk, Host};
+use crate::io::{Access, Disk, DiskFile, Host};
 
 /// Replaces a file by one with these bytes, or leaves it as it is. Several processes may do so at a time: the last one
 /// wins.
 pub(crate) fn replace_file(disk: &dyn Disk, host: &dyn Host, path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_file_with(disk, host, path, &mut |file| file.write_at(0, bytes))
+}
+
+/// Does what [`replace_file`] does with what `write` writes.
+pub(crate) fn replace_file_with(
+    disk: &dyn Disk,
+    host: &dyn Host,
+    path: &Path,
+    write: &mut dyn FnMut(&Arc<dyn DiskFile>) -> Result<()>,
+) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     remove_leftovers(disk, parent, name)?;
@@ -18,7 +29,7 @@ pub(crate) fn replace_file(disk: &dyn Disk, host: &dyn Host, path: &Path, bytes:
     let new = parent.join(format!("{name}.{}", hex(&random)));
     let file = disk.create(&new)?;
     // The lock tells other processes that the file is no leftover. It ends with this process.
-    let written = file.try_lock().and_then(|_mine| file.write_at(0, bytes)).and_then(|()| file.sync());
+    let written = file.try_lock().and_then(|_mine| write(&file)).and_then(|()| file.sync());
     let replaced = written.and_then(|()| disk.rename(&new, path));
     if replaced.is_err() {
         let _left_over = disk.remove(&new);

@@ -27,17 +27,21 @@ pub(crate) mod session;
 pub mod slots;
 pub mod upgrade;
 pub(crate) mod view;
+mod vouching;
 pub mod walk;
 
 use std::fmt::Display;
 use std::sync::Arc;
 
+use crate::chunk::{ChunkSizes, Chunking, GearTable};
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::io::Host;
-use crate::object::Config;
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::store::{Detail, ObjectStore, RangeRead};
+use crate::object::{Config, FormatVersion};
+
+use crate::similarity::anchors::{ANCHOR_DISTANCE, AnchorFinder};
 
 pub use create::{CreateOptions, Unlock, create, create_and_try, open};
 pub(crate) use host_file::read_file;
@@ -59,7 +63,26 @@ pub struct Store {
     pub keys: Arc<Keys>,
 }
 
+/// Average length of chunks for which the table of the hash is drawn, where chunks have a fixed length: anchors are found by the hash
+/// whatever cuts the chunks.
+const TABLE_CHUNK_BYTES: u32 = 8192;
+
 impl Store {
+    /// Returns what finds the anchors of this repository.
+    pub(crate) fn anchor_finder(&self) -> AnchorFinder {
+        let sizes = match self.config.chunking {
+            Chunking::Gear(sizes) => sizes,
+            Chunking::Fixed { .. } => ChunkSizes::for_average(TABLE_CHUNK_BYTES),
+        };
+        let key = self.keys.chunk();
+        AnchorFinder::new(&GearTable::expand(key, sizes), key, ANCHOR_DISTANCE)
+    }
+
+    /// Returns true if new regions may be compressed against similar ones.
+    pub fn uses_similarity(&self) -> bool {
+        self.config.format != FormatVersion::V1 && self.config.similarity
+    }
+
     /// Returns the name of an object, or of a prefix, as the user knows it.
     pub fn display(&self, name: impl Display) -> String {
         self.objects.display(&name.to_string())

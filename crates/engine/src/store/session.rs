@@ -16,6 +16,7 @@ use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
+use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::Containers;
 use crate::store::presence::{self, Presence};
 use crate::store::scratch::Scratch;
@@ -36,9 +37,8 @@ pub struct Session {
     pub(crate) live: Containers,
     /// Sessions of these containers whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
-    /// Sessions that collections have ended, if regions may have bases: the bases of what such a session wrote last need not have
-    /// stayed, so that no chunk in its containers of data is referred to.
-    pub(crate) without_bases: BTreeSet<SessionId>,
+    /// Those of them that may lack a base: no chunk in them is referred to.
+    pub(crate) lacking_bases: ContainerIds,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
     /// True if a collection had condemned containers and not chosen the final ones when the session began. Then no reference
@@ -103,7 +103,7 @@ impl Session {
             id,
             live: Containers::default(),
             in_doubt: BTreeSet::new(),
-            without_bases: BTreeSet::new(),
+            lacking_bases: ContainerIds::default(),
             heads: Vec::new(),
             is_condemning: false,
             store: store.clone(),
@@ -123,7 +123,7 @@ impl Session {
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
         if commits.may_have_bases(self.store.config.format) {
-            self.without_bases = commits.fenced();
+            self.lacking_bases = self.store.lacking_bases(&self.live, &commits, &mut || self.beat())?;
         }
         self.heads = commits.heads();
         Ok(())

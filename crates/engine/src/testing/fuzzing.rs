@@ -6,6 +6,9 @@
 //!
 //! Keys and repository are those of the test vectors in `docs/format.md`, so that the vectors are valid inputs.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use crate::codec::{Decoded, Reader};
 use crate::compress::{Algorithm, Compressor};
 use crate::container::directory::{Directory, Form, Side};
@@ -13,16 +16,21 @@ use crate::container::reader::{ContainerReader, inspect};
 use crate::container::seal::region_aad;
 use crate::container::trailer::Trailer;
 use crate::crypto::{Domain, Keys, MasterKey, ObjectKey, TAG_LEN};
+use crate::io::Disk;
+use crate::kv::sealed::{Seal, SealedReader, SealedWriter};
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName, ObjectName};
 use crate::object::slot::{decode_slot, encode_slot};
 use crate::object::{Config, FormatVersion, open_small};
 use crate::recipe::{HintTable, decode_hints, decode_segment};
+use crate::similarity::index::Sampling;
+use crate::similarity::saved::{SimilarRegions, SimilarRegionsLimits};
 use crate::snapshot::collection::CollectionBody;
 use crate::snapshot::format::decode_commit;
 use crate::snapshot::{CommitBody, ManifestEncoder, SessionBody, decode_manifest};
+use crate::testing::sim::SimDisk;
 use crate::tree::format::{TreeNode, decode_node};
-use crate::types::{ContainerId, RepositoryId, SessionId};
+use crate::types::{ContainerId, RegionId, RepositoryId, SessionId};
 
 /// A function to be called with arbitrary bytes.
 pub type Target = fn(&[u8]);
@@ -46,6 +54,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("collection", collection),
     ("manifest", manifest),
     ("names", names),
+    ("similar_regions", similar_regions),
 ];
 
 /// Longest plaintext of a region that the targets accept, so that memory stays in proportion.
@@ -117,6 +126,52 @@ fn directory(bytes: &[u8]) {
     if let Ok(directory) = Directory::decode(bytes, form, REGION_BYTES_LIMIT) {
         assert_eq!(directory.encode(form), bytes);
     }
+}
+
+const SIMILAR_LIMITS: SimilarRegionsLimits = SimilarRegionsLimits { sampling: Sampling::one_in(1), bytes: 8 << 10 };
+
+/// The index of similar regions of a host, without its checksum.
+fn similar_regions(bytes: &[u8]) {
+    let file = SimDisk::new().create(Path::new(OBJECT)).expect("a new disk");
+    file.write_at(0, bytes).expect("a disk without faults");
+    let seal = Seal { len: bytes.len() as u64, checksum: blake3::hash(bytes).into() };
+    let mut reader = SealedReader::front_of(file, OBJECT.into(), seal);
+    if let Ok(regions) = SimilarRegions::read(&mut reader, OBJECT, repository(), SIMILAR_LIMITS) {
+        regions.regions.all().for_each(|number| assert!(regions.regions.id(number).is_some()));
+        let again = written(&regions);
+        let file = SimDisk::new().create(Path::new(OBJECT)).expect("a new disk");
+        file.write_at(0, &again).expect("a disk without faults");
+        let seal = Seal { len: again.len() as u64, checksum: blake3::hash(&again).into() };
+        let mut reader = SealedReader::front_of(file, OBJECT.into(), seal);
+        let read = SimilarRegions::read(&mut reader, OBJECT, repository(), SIMILAR_LIMITS).expect("what was written");
+        assert_eq!(written(&read), again, "an index comes back");
+    }
+}
+
+fn written(regions: &SimilarRegions) -> Vec<u8> {
+    let file = SimDisk::new().create(Path::new(OBJECT)).expect("a new disk");
+    let mut writer = SealedWriter::create(Arc::clone(&file)).expect("a disk without faults");
+    regions.write(&mut writer, repository()).expect("a disk without faults");
+    let Seal { len, .. } = writer.finish().expect("a disk without faults");
+    let mut bytes = vec![0; usize::try_from(len).expect("a short file")];
+    file.read_at(0, &mut bytes).expect("a disk without faults");
+    bytes
+}
+
+/// Returns an index of some regions, as a host keeps it without the checksum.
+pub fn an_index_of_similar_regions() -> Vec<u8> {
+    let mut similar = SimilarRegions::new(SIMILAR_LIMITS);
+    let mut last = Vec::new();
+    for ordinal in 0..3 {
+        let container = ContainerId { session: session_id(), ordinal };
+        let id = RegionId { container, region: ordinal + 1 };
+        let depth = u8::try_from(ordinal).unwrap_or(0);
+        let number = similar.regions.enter(id, 9000, (&last, depth)).expect("an empty index");
+        similar.anchors.enter(number, &[u64::from(ordinal) << 40, 7 << 50]);
+        similar.taken.insert(container);
+        last.push(number);
+    }
+    written(&similar)
 }
 
 fn trailer(bytes: &[u8]) {

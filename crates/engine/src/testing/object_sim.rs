@@ -423,6 +423,10 @@ impl ObjectStore for SimObjectStore {
         self.refresh(session, Prefix::Sessions)
     }
 
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.refresh(session, Prefix::Containers)
+    }
+
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
         try_handshake(self, &self.another_client(), session)
     }
@@ -433,7 +437,7 @@ impl ObjectStore for SimObjectStore {
 
     fn leftovers(&self, removes: &dyn Fn(Option<SessionId>) -> bool) -> Result<Leftovers> {
         let (mut found, mut removed) = (Leftovers::default(), Vec::new());
-        for prefix in [Prefix::Sessions, Prefix::Collections] {
+        for prefix in [Prefix::Sessions, Prefix::Collections, Prefix::Containers] {
             self.list_keys(prefix, &mut |page| {
                 for (key, object) in page.into_iter().filter(|(key, _)| key.ends_with(PROBE)) {
                     let session = key.rsplit('/').next().and_then(|name| name.get(..32)).and_then(SessionId::parse);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
 use crate::compress::{Algorithm, Compression, Compressor};
 use crate::container::seal::BasePlaintexts;
-use crate::container::{Bases, ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
+use crate::container::{Base, Bases, ChunkSample, ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::crypto::{Keys, MasterKey, ObjectKey, Purpose};
 use crate::error::Result;
@@ -390,11 +390,12 @@ fn container_vectors(out: &mut Vectors) {
     out.push(("metadata_container_name", sealed.name.checksum.to_vec()));
 
     let base = RegionId { container: container(7), region: 0 };
-    let bases = Bases::new(&[base], 1).unwrap();
+    let bases = Bases::of(vec![Base::of_chunks(base, [0]).unwrap()], 1).unwrap();
     let regions = [vec![data(b"onefold")], vec![data(&BASE.repeat(2))]];
     let based = seal_as(FormatVersion::V2, ContainerKind::Data, 5, &regions, &|number, region| {
         if number == 1 {
-            region.set_compressed(Algorithm::ZstdBased, BASED_FRAME.to_vec(), bases);
+            region.set_compressed(Algorithm::ZstdBased, BASED_FRAME.to_vec(), bases.clone());
+            region.samples = vec![ChunkSample { chunk: 0, hash: 0x0102_0304_0500_0000 }];
         }
     });
     out.push(("based_container", based.bytes.to_vec()));
@@ -409,12 +410,12 @@ const BASE: &[u8] = b"onefold stores everything once";
 /// A Zstandard frame that repeats it twice: the base is before it, and no compressor is asked.
 const BASED_FRAME: [u8; 16] = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x3c, 0x3d, 0, 0, 0, 1, 0, 9, 0x92, 2, 2];
 
-/// The only region that is a base.
+/// The only region that is a base; it has one chunk.
 #[derive(Debug)]
 struct OneBase;
 
 impl BasePlaintexts for OneBase {
-    fn list(&self, _: &[RegionId]) -> Result<Option<Bases>> {
+    fn list(&self, _: Vec<Base>) -> Result<Option<Bases>> {
         Ok(None)
     }
 

@@ -26,6 +26,7 @@ use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::similarity::choose::Limits;
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot};
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::store::base_reader::BaseReader;
@@ -54,6 +55,7 @@ pub(super) const SMALL: Adjustments = Adjustments {
     region_bytes: Some(8 << 10),
     container_bytes: Some(64 << 10),
     format: FormatVersion::V1,
+    no_similarity: false,
 };
 
 /// Listens, and keeps what it hears.
@@ -158,7 +160,9 @@ pub(super) struct Ask {
     pub excludes: Arc<Excludes>,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
-    /// Who chooses bases.
+    /// Limits of the search for similar regions; `None`: there is none.
+    pub similarity: Option<Limits>,
+    /// Who chooses bases instead.
     pub bases: Option<Arc<dyn ChooseBases>>,
 }
 
@@ -175,6 +179,7 @@ impl Default for Ask {
             accelerator: None,
             excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
+            similarity: None,
             bases: None,
         }
     }
@@ -322,6 +327,7 @@ pub(super) fn back_up(
             budget: ask.budget,
             accelerator: ask.accelerator.clone(),
             scratch: scratch_on(cache),
+            similarity: ask.similarity,
             bases: ask.bases.clone(),
         },
         heads: Some(heads_on(cache)),

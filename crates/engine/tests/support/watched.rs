@@ -202,6 +202,9 @@ impl ObjectStore for WatchedObjects {
     fn refresh_sessions(&self, session: SessionId) -> Result<()> {
         self.objects.refresh_sessions(session)
     }
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.objects.refresh_containers(session)
+    }
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
         self.objects.try_handshake(session)
     }

@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use onefold_engine::similarity::choose::Choice;
 use onefold_engine::similarity::features::RegionFeatures;
 use onefold_engine::similarity::index::{AnchorIndex, Sampling};
-use onefold_engine::similarity::regions::{RegionId, RegionNumber, Regions};
+use onefold_engine::similarity::regions::{RegionNumber, Regions};
 use onefold_engine::similarity::search::BaseSearch;
-use onefold_engine::types::{ContainerId, SessionId};
+use onefold_engine::types::{ContainerId, RegionId, SessionId};
 
 use super::corpus::{Corpus, Version};
 use super::extract::Extract;

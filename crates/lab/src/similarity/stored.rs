@@ -13,8 +13,9 @@ use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::lru::Lru;
 use onefold_engine::similarity::choose::Choice;
 use onefold_engine::similarity::features::RegionFeatures;
-use onefold_engine::similarity::regions::{RegionId, RegionNumber};
+use onefold_engine::similarity::regions::RegionNumber;
 use onefold_engine::similarity::search::OpenRegions;
+use onefold_engine::types::RegionId;
 
 use super::extract::Extract;
 use super::prefix;

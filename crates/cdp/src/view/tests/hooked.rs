@@ -114,6 +114,10 @@ impl ObjectStore for Hooked {
         self.called().refresh_sessions(session)
     }
 
+    fn refresh_containers(&self, session: SessionId) -> Result<()> {
+        self.called().refresh_containers(session)
+    }
+
     fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
         self.inner.try_handshake(session)
     }

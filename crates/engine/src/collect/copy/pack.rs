@@ -10,15 +10,18 @@ use crate::collect::lifetime::{Grouping, LifetimeClass};
 use crate::compress::Compressor;
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::len_sealed;
-use crate::container::{CompressedRegion, ContainerBuilder, Packer, Region, RegionChunk};
+use crate::container::{Assigned, CompressedRegion, ContainerBuilder, Packer, Region, RegionChunk};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerKind;
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Task, TaskQueue};
+use crate::similarity::anchors::AnchorFinder;
+use crate::similarity::features::RegionFeatures;
+use crate::similarity::samples::samples_of;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_writer::ContainerWriter;
-use crate::types::SessionId;
+use crate::types::{ChunkKind, SessionId};
 
 /// A region on its way to a container.
 enum PackInput {
@@ -29,7 +32,27 @@ enum PackInput {
 }
 
 /// Compresses new regions and hands on the others, so that all of a group stay in order.
-struct Compress(CompressRegion);
+struct Compress {
+    compress: CompressRegion,
+    /// Finds the samples of data, by which later regions find it.
+    finder: Option<AnchorFinder>,
+}
+
+impl Compress {
+    fn new(request: &CopyRequest<'_>) -> Self {
+        let &CopyRequest { store, compression, .. } = request;
+        let finder = store.uses_similarity().then(|| store.anchor_finder());
+        Self { compress: CompressRegion::new(compression), finder }
+    }
+
+    fn sample(&self, region: &mut Region) {
+        let is_data = region.chunks.first().is_some_and(|packed| packed.kind == ChunkKind::Data);
+        if let Some(finder) = self.finder.as_ref().filter(|_| is_data) {
+            let lens = region.chunks.iter().map(|packed| packed.chunk.len);
+            region.samples = samples_of(&RegionFeatures::of_region(finder, &region.plain, lens));
+        }
+    }
+}
 
 impl Task for Compress {
     type In = (usize, PackInput);
@@ -38,7 +61,10 @@ impl Task for Compress {
     fn run(&self, (group, input): Self::In) -> Self::Out {
         match input {
             PackInput::Carried(_) => (group, input),
-            PackInput::New(region) => (group, PackInput::New(self.0.run(region))),
+            PackInput::New(mut region) => {
+                self.sample(&mut region);
+                (group, PackInput::New(self.compress.run(region)))
+            }
         }
     }
 }
@@ -95,7 +121,7 @@ impl<'a, 'b> Packing<'a, 'b> {
             data,
             metadata,
             groups: groups.map(group).collect(),
-            compress: driver.queue(Compress(CompressRegion::new(compression)), Pool::Compute, budget.regions_opening),
+            compress: driver.queue(Compress::new(request), Pool::Compute, budget.regions_opening),
             compressor: Compressor::default(),
             ordinals,
             writer: session.map(|session| ContainerWriter::new(store, session, driver, budget.writer_limits(), None)),
@@ -180,7 +206,7 @@ impl<'a, 'b> Packing<'a, 'b> {
             PackInput::New(region) => packer.push(region, compressor, ordinals),
         };
         if let Some(refresher) = &mut self.refresher {
-            for (container, chunks) in packed.assigned {
+            for Assigned { container, chunks, .. } in packed.assigned {
                 refresher.copied(container, &chunks)?;
             }
         }

@@ -222,7 +222,8 @@ impl OpenRegion {
                 class: lifetime::largest(&class_bytes),
                 chunks: (wanted.len(), packed.len()),
                 bytes: (live_bytes, all_bytes),
-                region: CompressedRegion::new(packed, entry.algorithm, stored.to_vec(), checksum),
+                region: CompressedRegion::new(packed, entry.algorithm, stored.to_vec(), checksum)
+                    .with_samples(reader.samples_of(region)),
             };
             return Ok((Some(opened), None));
         }

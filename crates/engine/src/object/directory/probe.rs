@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{DirectoryStore, PROBE, TMP, is_kind};
+use super::{DirectoryStore, PROBE, TMP, absent_is, is_kind};
 use crate::error::{Error, Result};
 use crate::io::DiskEntry;
 use crate::object::handshake::ProbeHandle;
@@ -58,6 +58,16 @@ impl DirectoryStore {
             if is_collection && !self.disk.exists(&directory.join("done"))? {
                 self.touch(session, &directory)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Changes the directory of containers, and that of each session in it.
+    pub(super) fn touch_containers(&self, session: SessionId) -> Result<()> {
+        self.touch(session, Path::new(Prefix::Containers.directory()))?;
+        for directory in self.list_below(Prefix::Containers, &mut Vec::new())? {
+            // A collection may remove the directory of a session meanwhile.
+            absent_is((), self.touch(session, &directory))?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ fn item(path: &str, size: u64) -> Item {
     let path = PathBuf::from(path);
     let name = path.file_name().unwrap().to_owned();
     let location = Location::new(MemTree::new().open_dir(Path::new("/")).unwrap(), name.as_ref());
-    Item { path, name, location, metadata, xattrs: Vec::new(), link_target: None }
+    Item { path, name, location, metadata, xattrs: Vec::new(), file_xattrs: None, link_target: None }
 }
 
 /// Chooses from files of these paths and lengths.

@@ -1,0 +1,97 @@
+//! Repositories of format 2, in which new data is compressed against similar data.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::fixture::{Fixture, contents};
+
+/// Lines of numbers, of which one in each 4 KB or so is another in each version: nearly every chunk of a version is new.
+fn text(version: u64) -> Vec<u8> {
+    let mut text = String::new();
+    let mut state = 1u64;
+    for line in 0..130_000u64 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let edited = if line % 80 < version { 1 + version } else { 0 };
+        writeln!(text, "{:012x} {:04} {edited}", (state >> 16) ^ (edited << 20), state >> 55).unwrap();
+    }
+    text.into_bytes()
+}
+
+/// The least memory with which similar regions are looked for.
+const MEMORY: &str = "256M";
+
+fn stored_bytes(fixture: &Fixture) -> u64 {
+    contents(&fixture.path("repository/containers"))
+        .iter()
+        .map(|(_, bytes)| bytes.as_ref().map_or(0, |b| b.len() as u64))
+        .sum()
+}
+
+/// Backs up two versions, and returns the bytes that the second one has stored.
+fn second_version(init: &[&str], memory: &str, backup: &[&str]) -> (Fixture, u64) {
+    let fixture = Fixture::without_repository(None);
+    fixture.run([&["init", "--no-encryption", "-q"], init].concat()).code(0);
+    fixture.write("dump", &text(0));
+    fixture.run(["backup", "source", "-q", "--memory", memory]).code(0);
+    let before = stored_bytes(&fixture);
+    fixture.write("dump", &text(1));
+    fixture.run([&["backup", "source", "-q", "--memory", memory], backup].concat()).code(0);
+    let stored = stored_bytes(&fixture) - before;
+    (fixture, stored)
+}
+
+fn assert_restores(fixture: &Fixture) {
+    fixture.run(["check", "--read-data", "-q"]).code(0);
+    let target = fixture.path("target");
+    fixture.run(["restore", "latest", "--target", target.to_str().unwrap(), "-q"]).code(0);
+    assert!(fs::read(target.join("source/dump")).unwrap() == fs::read(fixture.path("source/dump")).unwrap());
+    fs::remove_dir_all(&target).unwrap();
+}
+
+#[test]
+fn an_edited_dump_takes_a_fraction_of_its_new_chunks_unless_an_option_says_otherwise() {
+    let (fixture, alone) = second_version(&[], MEMORY, &[]);
+    assert_restores(&fixture);
+    let (fixture, similar) = second_version(&["--format", "2"], MEMORY, &[]);
+    assert!(3 * similar < alone, "{similar} bytes, and {alone} without bases");
+    assert!(Path::new(&fixture.path("cache")).join(fixture.repository_id()).join("similar").exists());
+    assert_restores(&fixture);
+    for (init, backup) in
+        [(&["--format", "2"][..], &["--no-similarity"][..]), (&["--format", "2", "--no-similarity"], &[])]
+    {
+        let (fixture, without) = second_version(init, MEMORY, backup);
+        assert!(alone / 2 < without, "{init:?} {backup:?}: {without} bytes, and {alone} in format 1");
+        assert_restores(&fixture);
+    }
+    let (fixture, tight) = second_version(&["--format", "2"], "64M", &[]);
+    assert!(alone / 2 < tight, "{tight} bytes: there is no memory for it");
+    assert_restores(&fixture);
+}
+
+#[test]
+fn format_1_has_nothing_to_leave_out() {
+    let fixture = Fixture::without_repository(None);
+    fixture
+        .run(["init", "--no-encryption", "--no-similarity"])
+        .code(1)
+        .says("a repository of format 1 has no similar regions");
+    assert!(!fixture.path("repository/config").exists());
+}
+
+#[test]
+fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
+    let fixture = Fixture::new();
+    let mut stored = Vec::new();
+    for version in 0..4 {
+        if version == 1 {
+            fixture.run(["upgrade", "--format", "2", "-q"]).code(0);
+        }
+        fixture.write("dump", &text(version));
+        let before = stored_bytes(&fixture);
+        fixture.run(["backup", "source", "-q", "--memory", MEMORY]).code(0);
+        stored.push(stored_bytes(&fixture) - before);
+        assert_restores(&fixture);
+    }
+    assert!(3 * stored[2] < stored[1] && 3 * stored[3] < stored[1], "{stored:?}");
+}

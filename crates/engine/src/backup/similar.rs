@@ -1,0 +1,141 @@
+//! The policy of a backup: bases are the regions of the repository with most in common.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backup::bases::{ChooseBases, NewRegion, OpenedRegion, PlacedRegion, Proposal};
+use crate::container::{Base, ChosenBases};
+use crate::similarity::anchors::AnchorFinder;
+use crate::similarity::choose::{BaseChunk, Choice, Limits, covered};
+use crate::similarity::features::RegionFeatures;
+use crate::similarity::regions::{RegionNumber, Regions};
+use crate::similarity::saved::{SimilarRegions, TakenContainers};
+use crate::similarity::search::BaseSearch;
+use crate::store::Store;
+use crate::types::{Chunk, ContainerId, RegionId};
+
+/// Least part of a region's features that its bases must share so that it is not compressed without them, too: one in this many.
+/// They save a twentieth then, whatever it holds.
+const SURE_PART: usize = 8;
+
+/// Chooses similar regions as bases.
+#[derive(Debug)]
+pub struct SimilarBases {
+    finder: AnchorFinder,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    search: BaseSearch,
+    taken: TakenContainers,
+    /// Regions of containers that are not durable.
+    placed: HashMap<ContainerId, Vec<Placed>>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    id: RegionId,
+    plain_len: u32,
+    depth: u8,
+    bases: Vec<RegionNumber>,
+    samples: Vec<u64>,
+}
+
+impl SimilarBases {
+    /// Starts a session that knows these regions.
+    pub fn new(store: &Store, similar: SimilarRegions, limits: Limits) -> Self {
+        let finder = store.anchor_finder();
+        let SimilarRegions { regions, anchors, taken } = similar;
+        let search = BaseSearch::new(regions, anchors, limits);
+        let state = State { search, taken, placed: HashMap::new() };
+        Self { finder, state: Mutex::new(state) }
+    }
+
+    /// Takes the regions out that are known now.
+    pub fn take_similar(&self, empty: SimilarRegions) -> SimilarRegions {
+        let SimilarRegions { regions, anchors, taken } = empty;
+        let mut state = self.lock();
+        let State { search, taken: state_taken, .. } = &mut *state;
+        SimilarRegions {
+            regions: std::mem::replace(&mut search.regions, regions),
+            anchors: std::mem::replace(&mut search.index, anchors),
+            taken: std::mem::replace(state_taken, taken),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChooseBases for SimilarBases {
+    fn features(&self, lens: &[u32], plain: &[u8]) -> RegionFeatures {
+        RegionFeatures::of_region(&self.finder, plain, lens.iter().copied())
+    }
+
+    fn propose(&self, new: &NewRegion<'_>) -> Vec<Proposal> {
+        let proposed = self.lock().search.propose(new.features, &[]).into_iter();
+        proposed.map(|(votes, id)| Proposal { region: id, votes }).collect()
+    }
+
+    fn proposals_max(&self) -> usize {
+        self.lock().search.proposals_max()
+    }
+
+    fn choose(&self, new: &NewRegion<'_>, opened: &[Arc<OpenedRegion>]) -> ChosenBases {
+        let mut state = self.lock();
+        let State { search, .. } = &mut *state;
+        let numbered = opened.iter().filter_map(|opened| Some((search.regions.number_of(opened.id)?, opened)));
+        let candidates: Vec<(RegionNumber, &Arc<OpenedRegion>)> = numbered.collect();
+        for (number, opened) in &candidates {
+            search.reading.opened(&search.regions, *number, &opened.names);
+        }
+        let features: Vec<_> = candidates.iter().map(|(number, opened)| (*number, &opened.features)).collect();
+        let plain_len = u32::try_from(new.plain.len()).unwrap_or(u32::MAX);
+        let choice = search.choose(new.features, plain_len, &features);
+        let regions = choice.regions();
+        let bases = || features.iter().filter(|(number, _)| regions.contains(number)).map(|(_, features)| *features);
+        let is_sure = new.features.hashes().len() <= SURE_PART * covered(new.features, bases());
+        ChosenBases { bases: bases_of(&choice, &search.regions), is_sure }
+    }
+
+    fn refer(&self, chunk: &Chunk) {
+        self.lock().search.reading.refer_to_chunk(chunk);
+    }
+
+    fn placed(&self, region: &PlacedRegion<'_>) {
+        let PlacedRegion { id, chunks, bases, samples } = *region;
+        let mut state = self.lock();
+        let numbers = bases.iter().filter_map(|base| state.search.regions.number_of(base)).collect();
+        let plain_len = chunks.iter().map(|packed| packed.chunk.len).sum();
+        let placed = Placed { id, plain_len, depth: bases.depth(), bases: numbers, samples: samples.to_vec() };
+        state.placed.entry(id.container).or_default().push(placed);
+    }
+
+    fn durable(&self, container: ContainerId) {
+        let mut state = self.lock();
+        // Metadata containers have no regions here.
+        let Some(placed) = state.placed.remove(&container) else { return };
+        state.taken.insert(container);
+        for Placed { id, plain_len, depth, bases, samples } in placed {
+            state.search.stored_at(id, plain_len, (&bases, depth), &samples);
+        }
+    }
+}
+
+/// Returns the names of what was chosen.
+fn bases_of(choice: &Choice, regions: &Regions) -> Vec<Base> {
+    match choice {
+        Choice::None => Vec::new(),
+        Choice::Regions(numbers) => numbers.iter().filter_map(|number| regions.id(*number)).map(Base::whole).collect(),
+        Choice::Chunks(chunks) => {
+            let by_region = chunks.chunk_by(|one, other| one.region == other.region);
+            let base = |chunks: &[BaseChunk]| {
+                let region = regions.id(chunks.first()?.region)?;
+                Base::of_chunks(region, chunks.iter().map(|chunk| chunk.chunk))
+            };
+            by_region.filter_map(base).collect()
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Backups that find similar regions by themselves: what they store, what they read, and what becomes of the host's index.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use onefold_engine::backup::Budget;
+use onefold_engine::io::{Access, Disk};
+use onefold_engine::object::FormatVersion;
+use onefold_engine::object::names::ContainerKind;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::similarity::choose::Limits;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::Store;
+use onefold_engine::store::create::{Adjustments, Purpose};
+use onefold_engine::testing::mem_tree::MemTree;
+
+use crate::integration::support::{Ask, Draw, World, container_names, copy, noise, tell};
+
+/// Regions that are long enough to have samples.
+const LONG: Adjustments = Adjustments {
+    purpose: Purpose::Files,
+    chunk_bytes: Some(4 << 10),
+    fixed_bytes: None,
+    region_bytes: Some(256 << 10),
+    container_bytes: Some(1 << 20),
+    format: FormatVersion::V2,
+    no_similarity: false,
+};
+
+const FILES: u64 = 20;
+const FILE_BYTES: usize = 120_000;
+
+fn ask(driver: Driver) -> Ask {
+    let budget =
+        Budget { barrier_containers: 1, bases_bytes: 4 << 20, similar_bytes: 1 << 20, ..Ask::default().budget };
+    Ask { similarity: Some(Limits::default()), budget, driver, ..Ask::default() }
+}
+
+/// Words, so that a region compresses and has something in common with one that was edited.
+fn text(seed: u64, len: usize) -> Vec<u8> {
+    let mut draw = Draw::new(seed);
+    let mut bytes = Vec::with_capacity(len + 64);
+    while bytes.len() < len {
+        bytes.extend_from_slice(format!("{:08x} {:05} ", draw.below(1 << 30), draw.below(700)).as_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A tree whose files were edited `version` times, once in each 3,000 bytes or so: almost every chunk is new each time.
+fn tree(version: u64) -> MemTree {
+    let tree = MemTree::new();
+    tree.put_dir(Path::new("/d"));
+    for file in 0..FILES {
+        let mut bytes = text(file, FILE_BYTES);
+        for edit in 1..=version {
+            let mut draw = Draw::new(edit << 32 | file);
+            let mut at = draw.below(2_000);
+            while at < bytes.len() {
+                bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(draw.below(200)).unwrap());
+                at += 1_000 + draw.below(2_000);
+            }
+        }
+        tree.put_file(Path::new(&format!("/d/{file:02}")), &bytes);
+    }
+    tree.put_file(Path::new("/d/noise"), &noise(version, 200_000));
+    tree
+}
+
+struct History {
+    world: World,
+    store: Store,
+    snapshots: Vec<(Snapshot, MemTree)>,
+}
+
+impl History {
+    fn of(adjustments: Adjustments, versions: u64, driver: &Driver) -> Self {
+        let world = World::new(7);
+        let store = world.create(adjustments).unwrap();
+        let mut history = Self { world, store, snapshots: Vec::new() };
+        (0..versions).for_each(|version| history.back_up(version, &ask(driver.clone())));
+        history
+    }
+
+    fn back_up(&mut self, version: u64, ask: &Ask) {
+        let tree = tree(version);
+        let report = self.world.backup(&self.store, &tree, ask).unwrap().report;
+        assert_eq!(report.failures, 0);
+        self.snapshots.push((report.snapshot, copy(&tree)));
+    }
+
+    fn assert_all_restore(&self) {
+        for (snapshot, tree) in &self.snapshots {
+            let (target, report) = self.world.restore(&self.store, snapshot).unwrap();
+            assert_eq!((report.failures, tree.diff(&target)), (0, Vec::new()));
+        }
+    }
+}
+
+/// What the repository has of data: stored bytes, and the number of regions by depth.
+fn data(store: &Store) -> (u64, BTreeMap<u8, usize>) {
+    let (mut bytes, mut depths) = (0, BTreeMap::new());
+    for name in container_names(store).into_iter().filter(|name| name.kind == ContainerKind::Data) {
+        let container = store.open_container(&name).unwrap();
+        bytes += store.container_len(&name).unwrap();
+        for region in &container.directory.regions {
+            *depths.entry(region.bases.depth()).or_default() += 1;
+        }
+    }
+    (bytes, depths)
+}
+
+fn sealed_lens(store: &Store) -> Vec<u32> {
+    let mut names: Vec<_> =
+        container_names(store).into_iter().filter(|name| name.kind == ContainerKind::Data).collect();
+    names.sort_by_key(|name| (name.id.session, name.id.ordinal));
+    let opened = names.iter().map(|name| store.open_container(name).unwrap());
+    opened.flat_map(|container| container.directory.regions.into_iter().map(|region| region.sealed_len)).collect()
+}
+
+#[test]
+fn versions_take_less_than_without_bases_and_come_back() {
+    let driver = Driver::inline(1);
+    let with = History::of(LONG, 4, &driver);
+    let without = History::of(Adjustments { no_similarity: true, ..LONG }, 4, &driver);
+    let ((bytes, depths), (bytes_without, depths_without)) = (data(&with.store), data(&without.store));
+    tell(&format!("similar regions: {bytes} bytes of {bytes_without} without, depths {depths:?}"));
+    assert!(2 * bytes < bytes_without, "{bytes} of {bytes_without}");
+    assert_eq!(depths_without.into_keys().collect::<Vec<_>>(), [0], "a repository that was made without similarity");
+    let deepest = Limits::default().depth_max;
+    assert!(depths.keys().all(|depth| *depth <= deepest) && depths.contains_key(&1), "{depths:?}");
+    with.assert_all_restore();
+    without.assert_all_restore();
+}
+
+#[test]
+fn every_driver_chooses_the_same_bases() {
+    let drivers = [Driver::inline(1), Driver::inline(2), Driver::threads(3)];
+    let lens: Vec<_> = drivers.iter().map(|driver| sealed_lens(&History::of(LONG, 3, driver).store)).collect();
+    assert!(lens.iter().all(|other| *other == lens[0]), "{lens:?}");
+}
+
+#[test]
+fn an_index_that_is_lost_damaged_or_of_another_host_is_made_again_from_the_containers() {
+    let driver = Driver::inline(1);
+    let (kept, _) = data(&History::of(LONG, 4, &driver).store);
+    let path = Path::new("similar");
+    let harms: [&dyn Fn(&Arc<dyn Disk>); 4] = [
+        &|cache| cache.remove(path).unwrap(),
+        &|cache| {
+            let file = cache.open(path, Access::ReadWrite).unwrap();
+            let mut byte = [0];
+            file.read_at(100, &mut byte).unwrap();
+            file.write_at(100, &[byte[0] ^ 1]).unwrap();
+        },
+        &|cache| cache.open(path, Access::ReadWrite).unwrap().set_len(20).unwrap(),
+        // A host that has never seen the repository.
+        &|cache| {
+            for entry in cache.list(Path::new("")).unwrap() {
+                if !entry.is_dir {
+                    cache.remove(Path::new(&entry.name)).unwrap();
+                }
+            }
+        },
+    ];
+    for (number, harm) in harms.into_iter().enumerate() {
+        let mut history = History::of(LONG, 3, &driver);
+        harm(&history.world.cache());
+        history.back_up(3, &ask(driver.clone()));
+        // Regions have other numbers, by which equal votes are ranked.
+        let (bytes, _) = data(&history.store);
+        assert!(bytes.abs_diff(kept) < kept / 40, "harm {number}: {bytes} bytes, and {kept} without it");
+        history.assert_all_restore();
+    }
+}
+
+#[test]
+fn little_memory_costs_size_only() {
+    let mut history = History::of(LONG, 2, &Driver::inline(1));
+    let with = ask(Driver::inline(1));
+    for (version, similar_bytes) in [(2, 2_000), (3, 0), (4, 1 << 20)] {
+        history.back_up(version, &Ask { budget: Budget { similar_bytes, ..with.budget }, ..with.clone() });
+    }
+    history.assert_all_restore();
+}
