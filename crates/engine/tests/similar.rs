@@ -68,6 +68,9 @@ fn tree(version: u64) -> MemTree {
     tree
 }
 
+/// What happens to the cache directory of a host.
+type Harm = dyn Fn(&Arc<dyn Disk>);
+
 struct History {
     world: World,
     store: Store,
@@ -146,7 +149,7 @@ fn an_index_that_is_lost_damaged_or_of_another_host_is_made_again_from_the_conta
     let driver = Driver::inline(1);
     let (kept, _) = data(&History::of(LONG, 4, &driver).store);
     let path = Path::new("similar");
-    let harms: [&dyn Fn(&Arc<dyn Disk>); 4] = [
+    let harms: [&Harm; 4] = [
         &|cache| cache.remove(path).unwrap(),
         &|cache| {
             let file = cache.open(path, Access::ReadWrite).unwrap();

@@ -189,7 +189,7 @@ impl Budget {
     }
 
     /// Takes memory of the index of chunks for similar regions and their bases, at most a third of it; nothing if too little were
-    /// left of either. The cache of bases is at most [`BASES_BYTES_MAX`], so that the index of regions grows with the budget.
+    /// left of either. The cache of bases is at most 64 MiB, so that the index of regions grows with the budget.
     #[must_use]
     pub fn with_bases(self) -> Self {
         let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);
