@@ -311,14 +311,14 @@ def test_upgraded_repository_whose_versions_are_compressed_against_each_other(te
     source.mkdir()
     expected = []
     onefold("init")
-    for version in range(5):
+    for version in range(4):
         if version == 2:
             onefold("upgrade", "--format", "2")
-        (source / "changes").write_text(edited_text("changes", 6_000_000, version), encoding="ascii")
-        (source / "stays").write_text(edited_text("stays", 1_000_000, 0), encoding="ascii")
+        (source / "changes").write_text(edited_text("changes", 3_000_000, version), encoding="ascii")
+        (source / "stays").write_text(edited_text("stays", 500_000, 0), encoding="ascii")
         onefold("backup", "source", cwd=temporary)
         expected.append(sources.describe(source))
-    for removed in (0, 3):
+    for removed in (0, 2):
         listed = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
         onefold("forget", listed[removed])
         onefold("prune", "--max-unused", "0")

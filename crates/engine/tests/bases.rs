@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onefold_engine::backup::{Budget, ChooseBases, NewRegion, OpenedRegion, PlacedRegion};
+use onefold_engine::backup::{Budget, ChooseBases, NewRegion, OpenedCandidate, PlacedRegion};
 use onefold_engine::check::ReadData;
 use onefold_engine::collect::{PruneRequest, PruneState, prune};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
@@ -98,7 +98,7 @@ impl Policy {
 }
 
 impl ChooseBases for Policy {
-    fn choose(&self, new: &NewRegion<'_>, _: &[Arc<OpenedRegion>]) -> ChosenBases {
+    fn choose(&self, new: &NewRegion<'_>, _: &[OpenedCandidate]) -> ChosenBases {
         assert_eq!(new.chunks.iter().map(|packed| packed.chunk.len as usize).sum::<usize>(), new.plain.len());
         ChosenBases { bases: self.name_some(), is_sure: false }
     }

@@ -68,6 +68,9 @@ fn tree(version: u64) -> MemTree {
     tree
 }
 
+/// What happens to the cache directory of a host.
+type Harm = dyn Fn(&Arc<dyn Disk>);
+
 struct History {
     world: World,
     store: Store,
@@ -146,7 +149,7 @@ fn an_index_that_is_lost_damaged_or_of_another_host_is_made_again_from_the_conta
     let driver = Driver::inline(1);
     let (kept, _) = data(&History::of(LONG, 4, &driver).store);
     let path = Path::new("similar");
-    let harms: [&dyn Fn(&Arc<dyn Disk>); 4] = [
+    let harms: [&Harm; 4] = [
         &|cache| cache.remove(path).unwrap(),
         &|cache| {
             let file = cache.open(path, Access::ReadWrite).unwrap();
@@ -183,4 +186,31 @@ fn little_memory_costs_size_only() {
         history.back_up(version, &Ask { budget: Budget { similar_bytes, ..with.budget }, ..with.clone() });
     }
     history.assert_all_restore();
+}
+
+/// A tree of which one chunk in three or so differs from that of another version.
+fn sparsely_edited(version: u64) -> MemTree {
+    let tree = MemTree::new();
+    tree.put_dir(Path::new("/d"));
+    for file in 0..FILES {
+        let mut bytes = text(file, FILE_BYTES);
+        for at in (0..bytes.len()).step_by(20_000) {
+            bytes[at] = b'0' + u8::try_from(version).unwrap();
+        }
+        tree.put_file(Path::new(&format!("/d/{file:02}")), &bytes);
+    }
+    tree
+}
+
+#[test]
+fn nothing_is_compressed_against_what_was_stored_without_similarity() {
+    for (similarity, expects_bases) in [(None, false), (Some(Limits::default()), true)] {
+        let world = World::new(9);
+        let store = world.create(LONG).unwrap();
+        let with = ask(Driver::inline(1));
+        world.backup(&store, &sparsely_edited(0), &Ask { similarity, ..with.clone() }).unwrap();
+        world.backup(&store, &sparsely_edited(1), &with).unwrap();
+        let (_, depths) = data(&store);
+        assert_eq!(depths.keys().any(|depth| *depth != 0), expects_bases, "{depths:?}");
+    }
 }

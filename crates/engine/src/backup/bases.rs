@@ -15,6 +15,7 @@ use crate::lru::Lru;
 use crate::object::FormatVersion;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
+use crate::similarity::choose::VOTE_SCORE;
 use crate::similarity::features::RegionFeatures;
 use crate::similarity::reading::name_of;
 use crate::similarity::samples::samples_of;
@@ -39,8 +40,8 @@ pub struct NewRegion<'a> {
 pub struct Proposal {
     /// The region.
     pub region: RegionId,
-    /// Anchors of the sample that both have.
-    pub votes: u32,
+    /// The greater, the more they are thought to have in common: [`VOTE_SCORE`] for each anchor of the sample that both have.
+    pub score: u32,
 }
 
 /// A stored region that was opened to be compared.
@@ -58,6 +59,15 @@ impl OpenedRegion {
     fn memory_bytes(&self) -> usize {
         self.features.memory_bytes() + 8 * self.names.capacity() + size_of::<Self>()
     }
+}
+
+/// A region that was opened for a new one.
+#[derive(Clone, Debug)]
+pub struct OpenedCandidate {
+    /// The region.
+    pub region: Arc<OpenedRegion>,
+    /// True if the snapshot refers to a chunk of it next to chunks of the new region, so that a restore reads it anyway.
+    pub is_referred: bool,
 }
 
 /// A region that was assigned to a container: a new one, or a part of it.
@@ -95,9 +105,10 @@ pub trait ChooseBases: Debug + Send + Sync {
     }
 
     /// Chooses the bases of a new region, not necessarily among those that were opened for it.
-    fn choose(&self, new: &NewRegion<'_>, opened: &[Arc<OpenedRegion>]) -> ChosenBases;
+    fn choose(&self, new: &NewRegion<'_>, opened: &[OpenedCandidate]) -> ChosenBases;
 
-    /// Learns that the snapshot refers to a chunk that an earlier session stored.
+    /// Learns that the snapshot refers to a chunk that an earlier session stored; a chunk of which that is only likely may be named, too.
+    /// A chunk may be named twice.
     fn refer(&self, chunk: &Chunk) {
         let _ = chunk;
     }
@@ -156,8 +167,8 @@ impl OpenProposed {
     }
 }
 
-/// A proposal counts as much as so many stored chunks next to new ones: an anchor of the sample stands for 128, and a chunk has 16.
-const VOTE_NEIGHBORS: u32 = 8;
+/// The score of a proposal counts as much as so many stored chunks next to new ones: an anchor of the sample stands for 128, and a chunk has 16.
+const SCORE_NEIGHBORS: u32 = 8 / VOTE_SCORE;
 
 /// A region to be opened for: with its features, proposals, and stored chunks next to its own.
 struct Opening {
@@ -170,31 +181,35 @@ struct Opening {
 
 impl OpenProposed {
     /// Returns the regions to be opened, the best first: those that were proposed, and those of stored chunks next to new ones in the
-    /// stream, since what is similar comes in runs, as what is equal does. (Shilane et al., "WAN optimized replication of backup
-    /// datasets using stream-informed delta compression", FAST 2012.)
-    fn rank(&self, proposed: &[Proposal], neighbors: &[StoredChunk], limit: usize) -> Vec<RegionId> {
-        let mut scores: BTreeMap<RegionId, u32> = BTreeMap::new();
+    /// stream, since what is similar comes in runs, as what is equal does; true of the latter. (Shilane et al., "WAN optimized
+    /// replication of backup datasets using stream-informed delta compression", FAST 2012.)
+    fn rank(&self, proposed: &[Proposal], neighbors: &[StoredChunk], limit: usize) -> Vec<(RegionId, bool)> {
+        let mut scores: BTreeMap<RegionId, (u32, bool)> = BTreeMap::new();
         for proposal in proposed {
-            *scores.entry(proposal.region).or_default() += proposal.votes * VOTE_NEIGHBORS;
+            scores.entry(proposal.region).or_default().0 += proposal.score.saturating_mul(SCORE_NEIGHBORS);
         }
         for StoredChunk { container, fingerprint } in neighbors {
             if let Some(region) = self.reader.region_of(*container, fingerprint) {
-                *scores.entry(region).or_default() += 1;
+                let (score, is_referred) = scores.entry(region).or_default();
+                *score += 1;
+                *is_referred = true;
             }
         }
-        let mut ranked: Vec<(u32, RegionId)> = scores.into_iter().map(|(region, score)| (score, region)).collect();
+        let by_score = scores.into_iter().map(|(region, (score, is_referred))| (score, region, is_referred));
+        let mut ranked: Vec<(u32, RegionId, bool)> = by_score.collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));
-        ranked.into_iter().take(limit).map(|(_, region)| region).collect()
+        ranked.into_iter().take(limit).map(|(_, region, is_referred)| (region, is_referred)).collect()
     }
 }
 
 impl Task for OpenProposed {
     type In = Opening;
-    type Out = (Region, RegionFeatures, Vec<Arc<OpenedRegion>>);
+    type Out = (Region, RegionFeatures, Vec<OpenedCandidate>);
 
     fn run(&self, Opening { region, features, proposed, neighbors, proposals_max }: Opening) -> Self::Out {
         let ranked = self.rank(&proposed, &neighbors, proposals_max);
-        let opened = ranked.into_iter().filter_map(|id| self.open(id)).collect();
+        let open = |(id, is_referred)| Some(OpenedCandidate { region: self.open(id)?, is_referred });
+        let opened = ranked.into_iter().filter_map(open).collect();
         (region, features, opened)
     }
 }
@@ -295,7 +310,7 @@ impl BaseStage {
         self.open.push(opening).map(|opened| self.choose(opened))
     }
 
-    fn choose(&self, (mut region, features, opened): (Region, RegionFeatures, Vec<Arc<OpenedRegion>>)) -> Region {
+    fn choose(&self, (mut region, features, opened): (Region, RegionFeatures, Vec<OpenedCandidate>)) -> Region {
         let new = NewRegion { chunks: &region.chunks, plain: &region.plain, features: &features };
         let chosen = self.choice.choose(&new, &opened);
         region.chosen = chosen;
@@ -308,6 +323,11 @@ impl BaseStage {
         if container.session != self.session {
             self.choice.refer(chunk);
         }
+    }
+
+    /// Takes note that the snapshot refers to a chunk that was likely stored before.
+    pub(super) fn expect(&self, chunk: &Chunk) {
+        self.choice.refer(chunk);
     }
 
     /// Takes the parts of a region in the order in which they were placed.

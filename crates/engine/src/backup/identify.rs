@@ -190,6 +190,8 @@ impl<'a> IdentifyStage<'a> {
         for slot in self.slots.range(start..).filter(|slot| slot.verdict.is_none()) {
             let SequencedChunk { sequence: Sequence(sequence), chunk: Chunk { fingerprint, .. } } = slot.arrival;
             let number = usize::try_from(sequence - first).expect("a block's chunks are few");
+            // Likely a stored chunk: what a snapshot reads is known before all of its verdicts are.
+            self.pack.expect(&slot.arrival.chunk);
             let bytes = block.chunk(number).to_vec();
             self.held.insert(sequence, Held { fingerprint, kind: ChunkKind::Data, hints_len: 0, bytes });
         }

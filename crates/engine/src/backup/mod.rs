@@ -29,7 +29,7 @@ use crate::source::ahead::SHARE_BYTES;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
-pub use bases::{ChooseBases, NewRegion, OpenedRegion, PlacedRegion, Proposal};
+pub use bases::{ChooseBases, NewRegion, OpenedCandidate, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
@@ -103,8 +103,8 @@ const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
 const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * REGION_BYTES / 2;
 /// A prefix of two regions, and the state of a compressor for it.
 const PREFIX_BYTES: usize = BASES_MAX * REGION_BYTES / 2 + PREFIX_COMPRESSOR_BYTES;
-/// Names of chunks that a session refers to.
-const REFERRED_BYTES: usize = 5 * MIB / 4;
+/// Names of chunks that a session refers to, and of those of bases that it may refer to.
+const REFERRED_BYTES: usize = 5 * MIB / 2;
 /// Most that the walk looks ahead: a directory on each of eight levels, and seven in it.
 const WALK_SHARES_MAX: usize = 64;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
@@ -189,7 +189,7 @@ impl Budget {
     }
 
     /// Takes memory of the index of chunks for similar regions and their bases, at most a third of it; nothing if too little were
-    /// left of either. The cache of bases is at most [`BASES_BYTES_MAX`], so that the index of regions grows with the budget.
+    /// left of either. The cache of bases is at most 64 MiB, so that the index of regions grows with the budget.
     #[must_use]
     pub fn with_bases(self) -> Self {
         let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);

@@ -103,6 +103,13 @@ impl PackStage {
         }
     }
 
+    /// Takes note that the snapshot refers to a chunk of data that was likely stored before.
+    pub(crate) fn expect(&self, chunk: &Chunk) {
+        if let Some(bases) = &self.bases {
+            bases.expect(chunk);
+        }
+    }
+
     /// Takes the containers of packed chunks.
     pub(crate) fn take_assigned(&mut self) -> Vec<Assigned> {
         std::mem::take(&mut self.assigned)

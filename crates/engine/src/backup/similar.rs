@@ -1,9 +1,9 @@
 //! The policy of a backup: bases are the regions of the repository with most in common.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::backup::bases::{ChooseBases, NewRegion, OpenedRegion, PlacedRegion, Proposal};
+use crate::backup::bases::{ChooseBases, NewRegion, OpenedCandidate, PlacedRegion, Proposal};
 use crate::container::{Base, ChosenBases};
 use crate::similarity::anchors::AnchorFinder;
 use crate::similarity::choose::{BaseChunk, Choice, Limits, covered};
@@ -76,32 +76,40 @@ impl ChooseBases for SimilarBases {
 
     fn propose(&self, new: &NewRegion<'_>) -> Vec<Proposal> {
         let proposed = self.lock().search.propose(new.features, &[]).into_iter();
-        proposed.map(|(votes, id)| Proposal { region: id, votes }).collect()
+        proposed.map(|(score, id)| Proposal { region: id, score }).collect()
     }
 
     fn proposals_max(&self) -> usize {
         self.lock().search.proposals_max()
     }
 
-    fn choose(&self, new: &NewRegion<'_>, opened: &[Arc<OpenedRegion>]) -> ChosenBases {
+    fn choose(&self, new: &NewRegion<'_>, opened: &[OpenedCandidate]) -> ChosenBases {
         let mut state = self.lock();
         let State { search, .. } = &mut *state;
-        let numbered = opened.iter().filter_map(|opened| Some((search.regions.number_of(opened.id)?, opened)));
-        let candidates: Vec<(RegionNumber, &Arc<OpenedRegion>)> = numbered.collect();
+        let numbered = opened.iter().filter_map(|opened| Some((search.regions.number_of(opened.region.id)?, opened)));
+        let candidates: Vec<(RegionNumber, &OpenedCandidate)> = numbered.collect();
         for (number, opened) in &candidates {
-            search.reading.opened(&search.regions, *number, &opened.names);
+            if opened.is_referred {
+                search.reading.refer_to_part(&search.regions, *number);
+            } else {
+                search.reading.opened(&search.regions, *number, &opened.region.names);
+            }
         }
-        let features: Vec<_> = candidates.iter().map(|(number, opened)| (*number, &opened.features)).collect();
+        let features: Vec<_> = candidates.iter().map(|(number, opened)| (*number, &opened.region.features)).collect();
         let plain_len = u32::try_from(new.plain.len()).unwrap_or(u32::MAX);
         let choice = search.choose(new.features, plain_len, &features);
         let regions = choice.regions();
+        for (number, opened) in candidates.iter().filter(|(number, _)| regions.contains(number)) {
+            search.reading.watch(*number, &opened.region.names);
+        }
         let bases = || features.iter().filter(|(number, _)| regions.contains(number)).map(|(_, features)| *features);
         let is_sure = new.features.hashes().len() <= SURE_PART * covered(new.features, bases());
         ChosenBases { bases: bases_of(&choice, &search.regions), is_sure }
     }
 
     fn refer(&self, chunk: &Chunk) {
-        self.lock().search.reading.refer_to_chunk(chunk);
+        let search = &mut self.lock().search;
+        search.reading.refer_to_chunk(&search.regions, chunk);
     }
 
     fn placed(&self, region: &PlacedRegion<'_>) {

@@ -236,6 +236,12 @@ impl ContainerReader {
         self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases.clone())
     }
 
+    /// Returns true if nothing may be compressed against its regions because they look like some: it has no samples though its format has, as
+    /// `--no-similarity` stores containers, and a few short ones are.
+    pub(crate) fn withholds_samples(&self) -> bool {
+        self.format != FormatVersion::V1 && self.directory.samples.is_empty()
+    }
+
     /// Returns the samples of a region, none after a back directory.
     pub(crate) fn samples_of(&self, region: u32) -> impl Iterator<Item = u64> + '_ {
         let start = self.directory.samples.partition_point(|sample| u32::from(sample.region) < region);

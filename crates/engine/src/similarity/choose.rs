@@ -19,6 +19,12 @@ pub const PREFIX_BYTES_MAX: u32 = 1 << 20;
 /// Most regions that chunks in front may come from (decision 0045).
 pub const CHUNK_REGIONS_MAX: usize = BASE_REGIONS_MAX;
 
+/// Chunks of many regions are put in front if they cover more than whole regions, by one part in this many.
+const MORE_PART: usize = 8;
+
+/// Score of a vote: above that of a hint.
+pub const VOTE_SCORE: u32 = 2;
+
 /// Limits of the choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -96,18 +102,20 @@ impl Choice {
     }
 }
 
-/// Returns the regions that are worth opening with their votes, best first, at most `limit`.
+/// Returns the regions that are worth opening with their scores, best first, at most `limit`.
 ///
-/// `votes` are of the sample in memory. `hints` are regions that the stream suggests: those of stored chunks before and after the
-/// new ones, and those that follow the bases chosen last, since what is similar comes in runs, as what is equal does. (Shilane et al.,
-/// "WAN optimized replication of backup datasets using stream-informed delta compression", FAST 2012.) A hint counts as one vote.
+/// `votes` are of the sample in memory, and count [`VOTE_SCORE`] each. `hints` are regions that the stream suggests, since what is
+/// similar comes in runs, as what is equal does. (Shilane et al., "WAN optimized replication of backup datasets using stream-informed
+/// delta compression", FAST 2012.) A hint counts 1, however often it is there.
 pub fn propose(votes: &[Vote], hints: &[RegionNumber], limit: usize) -> Vec<(u32, RegionNumber)> {
-    let mut scores: BTreeMap<RegionNumber, u32> = votes.iter().map(|vote| (vote.region, vote.count)).collect();
+    let mut scores: BTreeMap<RegionNumber, u32> =
+        votes.iter().map(|vote| (vote.region, VOTE_SCORE.saturating_mul(vote.count))).collect();
     let mut hints = hints.to_vec();
     hints.sort_unstable();
     hints.dedup();
     for hint in hints {
-        *scores.entry(hint).or_default() += 1;
+        let score = scores.entry(hint).or_default();
+        *score = score.saturating_add(1);
     }
     let mut regions: Vec<_> = scores.into_iter().map(|(region, score)| (score, region)).collect();
     regions.sort_unstable_by(|one, other| other.cmp(one));
@@ -154,7 +162,7 @@ pub fn covered<'a>(new: &RegionFeatures, bases: impl IntoIterator<Item = &'a Reg
     covered.count
 }
 
-/// Returns chunks of many regions, where two whole regions cover less than half of what these do: small edits are scattered.
+/// Returns chunks of many regions, where they cover more than whole regions do by one part in [`MORE_PART`]: small edits are scattered.
 fn scattered(
     new: &RegionFeatures,
     candidates: &[&Candidate<'_>],
@@ -199,7 +207,8 @@ fn scattered(
     }
     let needed = new.hashes().len().div_ceil(limits.share_part.max(1)).max(1);
     chunks.sort_unstable();
-    (needed <= covered.count && 2 * by_regions < covered.count).then_some(chunks)
+    let is_more = by_regions + by_regions / MORE_PART < covered.count;
+    (needed <= covered.count && is_more).then_some(chunks)
 }
 
 /// Features of the new region that some base has.

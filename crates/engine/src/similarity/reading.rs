@@ -14,6 +14,9 @@ pub const ALLOWANCE_BYTES: u64 = 8 << 20;
 /// Most stored chunks whose names are kept while a session refers to them: 1.1 MiB.
 pub const REFERRED_MAX: usize = 1 << 15;
 
+/// Most chunks of bases that are waited for: those of nine hundred bases, 1.1 MiB.
+pub const WATCHED_MAX: usize = 7 << 13;
+
 /// A sample of the stored chunks that a snapshot refers to, chosen by name. When it is full, half of it goes.
 #[derive(Clone, Debug, Default)]
 struct ReferredChunks {
@@ -60,7 +63,7 @@ pub fn name_of(chunk: &Chunk) -> u64 {
 /// Regions that a snapshot refers to so far, and those that they are based on.
 ///
 /// The regions of new chunks are known. Of stored chunks a sample is kept, and a region that was opened counts as read if a chunk
-/// of the sample is in it.
+/// of the sample is in it. A base that counts as read besides stops to do so once the snapshot refers to one of its chunks.
 ///
 /// Takes two bits for each region of the repository: a megabyte for two terabytes.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +73,8 @@ pub struct Reading {
     own_bytes: u64,
     extra_bytes: u64,
     referred: ReferredChunks,
+    /// Chunks of bases that are read besides so far, by a part of their names.
+    watched: HashMap<u64, u32>,
 }
 
 impl Reading {
@@ -83,14 +88,36 @@ impl Reading {
     }
 
     /// Takes note that the snapshot refers to a stored chunk, whose region need not be known.
-    pub fn refer_to_chunk(&mut self, chunk: &Chunk) {
-        self.referred.insert(name_of(chunk), chunk.len);
+    pub fn refer_to_chunk(&mut self, regions: &Regions, chunk: &Chunk) {
+        let name = name_of(chunk);
+        self.referred.insert(name, chunk.len);
+        if let Some(base) = self.watched.remove(&name) {
+            self.refer_to_part(regions, RegionNumber(base));
+        }
+    }
+
+    /// Takes note that the snapshot refers to some chunk of a stored region, the bytes of which are counted with its chunks.
+    pub fn refer_to_part(&mut self, regions: &Regions, region: RegionNumber) {
+        if !self.own.contains(region.0) {
+            self.read_anyway(regions, region);
+        }
+    }
+
+    /// Waits for references to these chunks of a region that was chosen as a base.
+    pub fn watch(&mut self, base: RegionNumber, names: &[u64]) {
+        if !self.extra.contains(base.0) {
+            return;
+        }
+        if WATCHED_MAX < self.watched.len() + names.len() {
+            self.watched.clear();
+        }
+        self.watched.extend(names.iter().take(WATCHED_MAX).map(|name| (*name, base.0)));
     }
 
     /// Takes note that a region is read if the snapshot refers to one of these chunks in it.
     pub fn opened(&mut self, regions: &Regions, region: RegionNumber, names: &[u64]) {
-        if !self.own.contains(region.0) && self.referred.contains_any(names) {
-            self.read_anyway(regions, region);
+        if self.referred.contains_any(names) {
+            self.refer_to_part(regions, region);
         }
     }
 
@@ -152,7 +179,7 @@ impl Reading {
     /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         // A map has a byte more for each entry, and fills up to 7/8.
-        let referred = self.referred.lens.capacity() * (size_of::<(u64, u32)>() + 1) * 8 / 7;
-        self.own.memory_bytes() + self.extra.memory_bytes() + referred
+        let names = (self.referred.lens.capacity() + self.watched.capacity()) * (size_of::<(u64, u32)>() + 1) * 8 / 7;
+        self.own.memory_bytes() + self.extra.memory_bytes() + names
     }
 }

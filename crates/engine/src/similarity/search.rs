@@ -6,13 +6,17 @@ use crate::error::Result;
 
 use super::choose::{Candidate, Choice, Limits, choose, propose};
 use super::features::RegionFeatures;
-use super::index::AnchorIndex;
+use super::index::{AnchorIndex, Vote};
 use super::reading::Reading;
 use super::regions::{RegionNumber, Regions};
 use crate::types::RegionId;
 
 /// Most hints that are considered for one region.
 const HINTS_MAX: usize = 256;
+/// Between two regions with votes, so many at most are hints: a sample misses one region in a few, and what is similar comes in runs.
+const GAP_MAX: u32 = 6;
+/// Regions behind those with votes for the region before that are hints.
+const FOLLOWING: u32 = 6;
 
 /// Opens regions to compare them: what the mechanism implements.
 pub trait OpenRegions {
@@ -30,20 +34,20 @@ pub struct BaseSearch {
     /// Regions that a restore of the session's snapshot reads.
     pub reading: Reading,
     limits: Limits,
-    /// Bases of the last region that has some.
-    last: Vec<RegionNumber>,
+    /// The last region with votes for the region before.
+    last: Option<RegionNumber>,
 }
 
 impl BaseSearch {
     /// Starts a session.
     pub fn new(regions: Regions, index: AnchorIndex, limits: Limits) -> Self {
-        Self { regions, index, reading: Reading::default(), limits, last: Vec::new() }
+        Self { regions, index, reading: Reading::default(), limits, last: None }
     }
 
     /// Starts the next session with the same regions.
     pub fn begin_session(&mut self) {
         self.reading = Reading::default();
-        self.last.clear();
+        self.last = None;
     }
 
     /// Returns how many regions are opened for a new one, at most.
@@ -53,15 +57,31 @@ impl BaseSearch {
 
     /// Returns the regions that are worth opening for a new region with these features, and their votes, the best first. `neighbors`
     /// are the regions of stored chunks next to its own in the stream, as far as they are known.
-    pub fn propose(&self, new: &RegionFeatures, neighbors: &[RegionNumber]) -> Vec<(u32, RegionId)> {
-        let is_usable =
-            |region: &RegionNumber| self.regions.depth(*region).is_some_and(|depth| depth < self.limits.depth_max);
+    pub fn propose(&mut self, new: &RegionFeatures, neighbors: &[RegionNumber]) -> Vec<(u32, RegionId)> {
         let mut votes = self.index.votes(new.hashes());
-        votes.retain(|vote| is_usable(&vote.region));
-        let following = self.last.iter().flat_map(|base| [*base, RegionNumber(base.0.saturating_add(1))]);
-        let hints: Vec<_> = following.chain(neighbors.iter().copied()).filter(is_usable).take(HINTS_MAX).collect();
+        votes.retain(|vote| self.is_usable(vote.region));
+        let hints = self.following(&votes).chain(neighbors.iter().copied()).filter(|region| self.is_usable(*region));
+        let hints: Vec<_> = hints.take(HINTS_MAX).collect();
+        self.last = votes.iter().map(|vote| vote.region).max().or(self.last);
         let proposed = propose(&votes, &hints, self.proposals_max()).into_iter();
         proposed.filter_map(|(votes, region)| Some((votes, self.regions.id(region)?))).collect()
+    }
+
+    fn is_usable(&self, region: RegionNumber) -> bool {
+        self.regions.depth(region).is_some_and(|depth| depth < self.limits.depth_max)
+    }
+
+    /// Returns the regions between those with votes, and behind those for the region before: what is similar comes in runs.
+    fn following(&self, votes: &[Vote]) -> impl Iterator<Item = RegionNumber> + use<> {
+        let mut voted: Vec<u32> = votes.iter().map(|vote| vote.region.0).collect();
+        voted.sort_unstable();
+        let next = |pair: &[u32]| match pair {
+            [one, other] if *other - *one <= GAP_MAX => one + 1..*other,
+            _ => 0..0,
+        };
+        let between: Vec<u32> = voted.windows(2).flat_map(next).collect();
+        let behind = self.last.map_or(0..0, |last| last.0..last.0.saturating_add(FOLLOWING));
+        between.into_iter().chain(behind).map(RegionNumber)
     }
 
     /// Chooses among regions that were opened, for a new region of `plain_len` bytes.
@@ -83,11 +103,9 @@ impl BaseSearch {
             .collect();
         let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
         if choice != Choice::None {
-            self.last = choice.regions();
-            for base in &self.last {
-                self.reading.read_as_base(&self.regions, *base);
+            for base in choice.regions() {
+                self.reading.read_as_base(&self.regions, base);
             }
-            self.last.truncate(self.limits.candidates_max);
         }
         choice
     }

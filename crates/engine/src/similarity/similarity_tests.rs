@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::choose::{BaseChunk, Candidate, Choice, Limits, PREFIX_BYTES_MAX, choose, propose};
 use super::features::RegionFeatures;
 use super::index::{AnchorIndex, Sampling, Vote};
-use super::reading::{ALLOWANCE_BYTES, Reading};
+use super::reading::{ALLOWANCE_BYTES, Reading, name_of};
 use super::regions::{BASES_MAX, DEPTH_MAX, RegionNumber, Regions};
 use super::search::{BaseSearch, OpenRegions};
 use crate::error::Result;
 use crate::random::{SplitMix64, mix64};
-use crate::types::{ContainerId, RegionId, SessionId};
+use crate::types::{Chunk, ContainerId, Fingerprint, RegionId, SessionId};
 
 const REGION_LEN: u32 = 512 << 10;
 
@@ -48,8 +48,11 @@ fn the_second_base_is_chosen_for_what_the_first_one_lacks() {
         Choice::None,
         "30 of 1,000 are less than 1 in 32"
     );
-    let one = Limits { bases_max: 1, ..Limits::default() };
+    let one = Limits { bases_max: 1, chunk_regions_max: 0, ..Limits::default() };
     assert_eq!(choose(&new, &candidates, &one, 0), regions(&[1]));
+    let Choice::Chunks(_) = choose(&new, &candidates, &Limits { bases_max: 1, ..Limits::default() }, 0) else {
+        panic!("chunks of three regions cover a third more than one region")
+    };
     assert_eq!(choose(&features([]), &candidates, &Limits::default(), 0), Choice::None, "a region without features");
 }
 
@@ -140,9 +143,58 @@ fn proposals_are_the_regions_with_most_votes_and_hints_break_ties() {
     let numbers =
         |regions: Vec<(u32, RegionNumber)>| regions.into_iter().map(|(_, region)| region.0).collect::<Vec<_>>();
     assert_eq!(numbers(propose(&votes, &[], 4)), [7, 9, 4, 2]);
-    assert_eq!(numbers(propose(&votes, &[RegionNumber(2), RegionNumber(2), RegionNumber(5)], 4)), [7, 2, 9, 5]);
+    assert_eq!(numbers(propose(&votes, &[RegionNumber(2), RegionNumber(2), RegionNumber(5)], 5)), [7, 2, 9, 4, 5]);
+    assert_eq!(propose(&votes, &[RegionNumber(9)], 2), [(6, RegionNumber(7)), (3, RegionNumber(9))]);
     assert_eq!(numbers(propose(&[], &[RegionNumber(5)], 4)), [5]);
     assert_eq!(propose(&votes, &[], 0), []);
+}
+
+#[test]
+fn regions_between_and_behind_those_with_votes_are_proposed() {
+    let mut search =
+        BaseSearch::new(Regions::default(), AnchorIndex::new(Sampling::one_in(1), 1 << 20), Limits::default());
+    let stored: Vec<_> = (0..30u64).map(|number| features(100 * number..100 * number + 100)).collect();
+    for (number, features) in (0..).zip(&stored) {
+        search.stored(id(0, number, 0), REGION_LEN, &[], features).unwrap();
+    }
+    search.begin_session();
+    let ordinals = |proposed: Vec<(u32, RegionId)>| {
+        let mut ordinals: Vec<_> = proposed.into_iter().map(|(_, id)| id.container.ordinal).collect();
+        ordinals.sort_unstable();
+        ordinals
+    };
+    let new = features((500..520).chain(800..820).chain(2000..2020));
+    assert_eq!(
+        ordinals(search.propose(&new, &[])),
+        [5, 6, 7, 8, 20],
+        "a region between two may be missed by the sample"
+    );
+    assert_eq!(
+        ordinals(search.propose(&features(5000..5100), &[])),
+        [20, 21, 22, 23, 24, 25],
+        "what follows the region before"
+    );
+    search.begin_session();
+    assert_eq!(ordinals(search.propose(&features(5000..5100), &[])), [0; 0]);
+}
+
+#[test]
+fn a_base_whose_chunks_are_referred_to_later_is_not_read_besides() {
+    let mut regions = Regions::default();
+    let [base, other] = [0, 1].map(|number| regions.enter(id(0, number, 0), 100, (&[], 0)).unwrap());
+    let chunk = |name: u8| Chunk { fingerprint: Fingerprint([name; 32]), len: 10 };
+    let mut reading = Reading::default();
+    for region in [base, other] {
+        reading.read_as_base(&regions, region);
+    }
+    reading.watch(base, &[name_of(&chunk(1)), name_of(&chunk(2))]);
+    reading.refer_to_chunk(&regions, &chunk(3));
+    assert_eq!((reading.extra_bytes(), reading.cost(&regions, base)), (200, 0));
+    reading.refer_to_chunk(&regions, &chunk(2));
+    assert_eq!(reading.extra_bytes(), 100);
+    reading.refer_to_part(&regions, other);
+    reading.refer_to_part(&regions, other);
+    assert_eq!((reading.own_bytes(), reading.extra_bytes()), (0, 0));
 }
 
 /// Counts what a restore reads by walking all chains.

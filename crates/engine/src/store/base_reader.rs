@@ -153,9 +153,10 @@ impl BaseReader {
         self.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
     }
 
-    /// Returns the region of a chunk; `None` if the container cannot be read or lacks it.
+    /// Returns the region of a chunk; `None` if the container cannot be read, lacks it, or withholds its samples.
     pub(crate) fn region_of(&self, container: ContainerId, fingerprint: &Fingerprint) -> Option<RegionId> {
-        let region = self.directory(container, Made::All).ok()?.find(fingerprint)?.region;
+        let opened = self.directory(container, Made::All).ok().filter(|opened| !opened.withholds_samples())?;
+        let region = opened.find(fingerprint)?.region;
         Some(RegionId { container, region })
     }
 

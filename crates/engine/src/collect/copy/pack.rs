@@ -27,8 +27,8 @@ use crate::types::{ChunkKind, SessionId};
 enum PackInput {
     /// Compressed already.
     Carried(CompressedRegion),
-    /// New.
-    New(Region),
+    /// New. True: samples are withheld.
+    New(Region, bool),
 }
 
 /// Compresses new regions and hands on the others, so that all of a group stay in order.
@@ -61,9 +61,11 @@ impl Task for Compress {
     fn run(&self, (group, input): Self::In) -> Self::Out {
         match input {
             PackInput::Carried(_) => (group, input),
-            PackInput::New(mut region) => {
-                self.sample(&mut region);
-                (group, PackInput::New(self.compress.run(region)))
+            PackInput::New(mut region, is_withheld) => {
+                if !is_withheld {
+                    self.sample(&mut region);
+                }
+                (group, PackInput::New(self.compress.run(region), is_withheld))
             }
         }
     }
@@ -72,6 +74,8 @@ impl Task for Compress {
 /// The open region and the open container of a group.
 struct Group {
     region: Region,
+    /// Whether the region has a chunk from a container that withholds its samples.
+    is_withheld: bool,
     packer: Packer,
 }
 
@@ -110,6 +114,7 @@ impl<'a, 'b> Packing<'a, 'b> {
         let owner = session.map_or(SessionId([0; 16]), |session| session.id);
         let group = |kind| Group {
             region: Region::default(),
+            is_withheld: false,
             packer: Packer::new(owner, (store.config.format, kind), container_bytes, compression),
         };
         let kinds = [(ContainerKind::Data, data.len()), (ContainerKind::Metadata, metadata.len())];
@@ -143,7 +148,7 @@ impl<'a, 'b> Packing<'a, 'b> {
     }
 
     /// Takes live chunks.
-    pub(super) fn push(&mut self, LiveRegion { kind, opened }: LiveRegion) -> Result<()> {
+    pub(super) fn push(&mut self, LiveRegion { kind, opened, is_withheld }: LiveRegion) -> Result<()> {
         match opened {
             Opened::Carried { region, class, .. } => {
                 self.push_region(self.group_of(kind, class), PackInput::Carried(region))
@@ -158,7 +163,7 @@ impl<'a, 'b> Packing<'a, 'b> {
                         Some(refresher) => refresher.refresh(chunk, bytes)?,
                         None => (chunk, bytes),
                     };
-                    self.push_chunk(self.group_of(kind, class), chunk, bytes)?;
+                    self.push_chunk(self.group_of(kind, class), (chunk, is_withheld), bytes)?;
                 }
                 if kind == ContainerKind::Metadata {
                     self.refresher = refresher;
@@ -168,12 +173,14 @@ impl<'a, 'b> Packing<'a, 'b> {
         }
     }
 
-    fn push_chunk(&mut self, number: usize, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
+    fn push_chunk(&mut self, number: usize, (chunk, is_withheld): (RegionChunk, bool), bytes: &[u8]) -> Result<()> {
         let filled = self.group(number).region.plain_len;
         if self.region_bytes < filled.saturating_add(chunk.chunk.len) {
             self.end_region(number)?;
         }
-        self.group(number).region.push(chunk, bytes);
+        let group = self.group(number);
+        group.is_withheld |= is_withheld;
+        group.region.push(chunk, bytes);
         Ok(())
     }
 
@@ -190,8 +197,10 @@ impl<'a, 'b> Packing<'a, 'b> {
 
     fn end_region(&mut self, number: usize) -> Result<()> {
         let empty = Region::with_buffer(self.region_bytes);
-        let region = std::mem::replace(&mut self.group(number).region, empty);
-        if region.chunks.is_empty() { Ok(()) } else { self.push_region(number, PackInput::New(region)) }
+        let group = self.group(number);
+        let region = std::mem::replace(&mut group.region, empty);
+        let is_withheld = std::mem::take(&mut group.is_withheld);
+        if region.chunks.is_empty() { Ok(()) } else { self.push_region(number, PackInput::New(region, is_withheld)) }
     }
 
     fn push_region(&mut self, group: usize, input: PackInput) -> Result<()> {
@@ -203,7 +212,7 @@ impl<'a, 'b> Packing<'a, 'b> {
         let packer = &mut groups.get_mut(number).expect("a group for each class").packer;
         let packed = match input {
             PackInput::Carried(region) => packer.push_compressed(region, ordinals),
-            PackInput::New(region) => packer.push(region, compressor, ordinals),
+            PackInput::New(region, _) => packer.push(region, compressor, ordinals),
         };
         if let Some(refresher) = &mut self.refresher {
             for Assigned { container, chunks, .. } in packed.assigned {

@@ -115,6 +115,8 @@ pub(super) enum Opened {
 pub(super) struct LiveRegion {
     pub(super) kind: ContainerKind,
     pub(super) opened: Opened,
+    /// Whether its container withholds its samples.
+    pub(super) is_withheld: bool,
 }
 
 impl LiveRegion {
@@ -172,7 +174,11 @@ impl OpenRegion {
         self.buffers.put(buffers);
         match opened {
             Ok((opened, error)) => {
-                let outcome = opened.map(|opened| LiveRegion { kind: reader.name.kind, opened });
+                let outcome = opened.map(|opened| LiveRegion {
+                    kind: reader.name.kind,
+                    opened,
+                    is_withheld: reader.withholds_samples(),
+                });
                 OpenedRegion { container, outcome, error }
             }
             Err(error) => OpenedRegion { container, outcome: None, error: Some(error) },
