@@ -236,6 +236,19 @@ impl Survey<'_> {
 }
 
 impl Survey<'_> {
+    /// Returns the numbers of candidates that lack a base. Nobody reads them: copies of their chunks stay instead, and they go.
+    fn lacking_bases(&self, (listed, candidates): (&Containers, &Containers), commits: &Commits) -> Result<Bitmap> {
+        let mut numbers = Bitmap::default();
+        if commits.may_have_bases(self.store.config.format) {
+            let mut beat = || {
+                let _goes_on = self.is_interrupted();
+            };
+            let lacking = self.store.lacking_bases(listed, commits, &mut beat)?;
+            candidates.iter().filter(|(_, id)| lacking.contains(*id)).for_each(|(number, _)| numbers.insert(number.0));
+        }
+        Ok(numbers)
+    }
+
     /// Weighs whether bases stay or what depends on them is taken apart. If there is no memory for that, they stay.
     fn weigh_bases(
         &self,
