@@ -235,7 +235,7 @@ pub(super) fn depths(store: &Store) -> BTreeMap<u8, usize> {
     depths
 }
 
-fn stored_bytes(store: &Store) -> u64 {
+pub(super) fn stored_bytes(store: &Store) -> u64 {
     container_names(store).iter().map(|name| store.container_len(name).unwrap()).sum()
 }
 

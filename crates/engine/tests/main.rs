@@ -42,6 +42,7 @@ mod sources;
 mod standing;
 mod stopping;
 mod support;
+mod taking_apart;
 mod undecided;
 mod volumes;
 mod why;

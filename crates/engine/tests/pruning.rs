@@ -70,7 +70,7 @@ pub(super) fn assert_clean(world: &World, store: &Store, case: &str) {
 }
 
 /// Checks every byte of a repository.
-fn findings(world: &World, store: &Store, case: &str) -> Vec<Finding> {
+pub(super) fn findings(world: &World, store: &Store, case: &str) -> Vec<Finding> {
     let request = CheckRequest {
         snapshots: CheckedSnapshots::All,
         read: ReadData::All,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
+use onefold_engine::collect::plan::{MaxUnused, PlanTotals, PruneOptions};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, UnendedSession, give_up, plan_prune, prune};
 use onefold_engine::io::os::{give_way, process_peak_rss_bytes};
 use onefold_engine::io::os_identity::host_name;
@@ -162,6 +162,7 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
             text::bytes(plan.freed_by_copying_bytes),
             text::bytes(plan.left_unused_bytes),
         ));
+        lines.extend(bases_lines(plan));
         return lines;
     }
     lines.extend(collection_lines(report));
@@ -180,6 +181,25 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
         let files = text::count(report.leftovers.0, "file");
         let bytes = text::bytes(report.leftovers.1);
         lines.push(format!("removed {files} of interrupted sessions and forgotten snapshots ({bytes})"));
+    }
+    lines
+}
+
+/// Returns what a plan does about bases of regions in sentences.
+pub(crate) fn bases_lines(plan: &PlanTotals) -> Vec<String> {
+    let mut lines = Vec::new();
+    if 0 < plan.apart_containers {
+        let apart = text::count(plan.apart_containers, "copied container");
+        lines.push(format!("  {apart} would leave their bases, so that these can go"));
+    }
+    if 0 < plan.grown_bytes {
+        lines.push(format!("  copies would grow by about {} without their bases", text::bytes(plan.grown_bytes)));
+    }
+    if 0 < plan.bases_containers {
+        let kept = text::count(plan.bases_containers, "container");
+        let bytes = text::bytes(plan.bases_bytes);
+        lines
+            .push(format!("  {bytes} in {kept} would stay only because regions elsewhere are compressed against them"));
     }
     lines
 }
@@ -240,6 +260,10 @@ fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedCon
         planned_copied_bytes: plan.copied_bytes,
         planned_freed_bytes: plan.freed_bytes(),
         planned_left_unused_bytes: plan.left_unused_bytes,
+        planned_apart_containers: plan.apart_containers,
+        planned_grown_bytes: plan.grown_bytes,
+        bases_containers: plan.bases_containers,
+        bases_bytes: plan.bases_bytes,
         deleted_containers: report.deleted_containers,
         deleted_bytes: report.deleted_bytes,
         quarantined_now_containers: report.quarantined_containers,

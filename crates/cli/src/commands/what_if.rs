@@ -67,6 +67,9 @@ pub(super) fn run(
         text::bytes(found.written_bytes),
         text::bytes(found.plan.left_unused_bytes),
     ))?;
+    for line in prune::bases_lines(&found.plan) {
+        output.line(line)?;
+    }
     if 0 < found.decided_containers {
         let decided = text::count(found.decided_containers, "container");
         let bytes = text::bytes(found.decided_bytes);

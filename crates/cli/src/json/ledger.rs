@@ -82,6 +82,8 @@ pub(crate) struct WhatIfSummary {
     decided_containers: u64,
     decided_bytes: u64,
     left_unused_bytes: u64,
+    bases_containers: u64,
+    bases_bytes: u64,
     is_cut: bool,
 }
 
@@ -100,6 +102,8 @@ impl WhatIfSummary {
             decided_containers: found.decided_containers,
             decided_bytes: found.decided_bytes,
             left_unused_bytes: found.plan.left_unused_bytes,
+            bases_containers: found.plan.bases_containers,
+            bases_bytes: found.plan.bases_bytes,
             is_cut: found.plan.is_cut,
         }
     }

@@ -113,8 +113,8 @@ pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) 
     }
     let mut hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
     let (reached, hints) = survey.mark_with_hints(&listed, &commits, &BTreeSet::new(), &mut hinted)?;
-    let mut planned = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
-    planned.keep_bases(&survey, &listed, &commits, &mut report)?;
+    let planned =
+        survey.plan(&candidates, &absent, (&listed, &commits), (reached, &hints, &mut hinted), &mut report)?;
     report.plan = planned.plan.totals;
     Ok(report)
 }
@@ -244,8 +244,8 @@ impl<'a> Collector<'a> {
         }
         let none = BTreeSet::new();
         let (reached, hints) = self.survey.mark_with_hints(&listed, &commits, &none, &mut self.hinted)?;
-        let mut planned = self.survey.plan(&candidates, &absent, (reached, &hints, &mut self.hinted), report)?;
-        planned.keep_bases(&self.survey, &listed, &commits, report)?;
+        let mut planned =
+            self.survey.plan(&candidates, &absent, (&listed, &commits), (reached, &hints, &mut self.hinted), report)?;
         report.plan = planned.plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();

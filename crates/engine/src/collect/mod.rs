@@ -3,6 +3,7 @@
 //! docs/protocol.md states the steps and the rules. Policies are functions that return values: `plan` proposes, `settle`
 //! decides. `collector` carries them out.
 
+mod bases_graph;
 mod collector;
 pub mod copy;
 mod copying;
@@ -26,6 +27,7 @@ mod steps;
 mod survey;
 pub mod usage;
 mod wait;
+mod weigh;
 mod what_if;
 mod whole;
 pub mod why;

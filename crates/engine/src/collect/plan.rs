@@ -137,14 +137,20 @@ pub struct PlanTotals {
     pub left_unused_bytes: u64,
     /// Containers that stay because regions in others are compressed against theirs.
     pub bases_containers: u64,
+    /// Stored bytes of them that are not needed otherwise.
+    pub bases_bytes: u64,
+    /// Containers that are copied without bases so that others, which hold these, can go.
+    pub apart_containers: u64,
+    /// Stored bytes by which what is copied grows without its bases, estimated.
+    pub grown_bytes: u64,
     /// True if more containers would be condemned than one collection may.
     pub is_cut: bool,
 }
 
 impl PlanTotals {
-    /// Returns the stored bytes that are freed.
+    /// Returns the stored bytes that are freed, by those that copies grow less.
     pub fn freed_bytes(&self) -> u64 {
-        self.removed_bytes + self.freed_by_copying_bytes
+        (self.removed_bytes + self.freed_by_copying_bytes).saturating_sub(self.grown_bytes)
     }
 }
 
@@ -181,8 +187,7 @@ impl PrunePlan {
             }
         }
         plan.totals.left_unused_bytes = plan.totals.unused_bytes - plan.totals.removed_bytes;
-        let used_bytes = plan.totals.stored_bytes - plan.totals.unused_bytes;
-        let left_max = options.max_unused.bytes(used_bytes);
+        let left_max = plan.left_max(options);
         let mut chosen = Vec::new();
         for container in wasteful.finish() {
             if plan.totals.left_unused_bytes <= left_max || !plan.copies(&container, options.max_repack_bytes) {
@@ -238,11 +243,18 @@ impl PrunePlan {
 
     /// Takes containers out of the plan that others depend on.
     pub fn keep(&mut self, kept: impl IntoIterator<Item = ContainerUsage>) {
+        let kept: Vec<ContainerUsage> = kept.into_iter().collect();
+        self.totals.bases_containers += kept.len() as u64;
+        self.totals.bases_bytes += kept.iter().map(ContainerUsage::unused_bytes).sum::<u64>();
+        self.take_out(kept);
+    }
+
+    /// Takes containers out of the plan.
+    pub(super) fn take_out(&mut self, containers: impl IntoIterator<Item = ContainerUsage>) {
         let mut numbers = Bitmap::default();
-        for container in kept {
+        for container in containers {
             numbers.insert(container.number);
             let totals = &mut self.totals;
-            totals.bases_containers += 1;
             totals.left_unused_bytes += container.unused_bytes();
             if container.is_dead() {
                 totals.removed_containers -= 1;
@@ -256,6 +268,21 @@ impl PrunePlan {
         self.remove.retain(|number| !numbers.contains(*number));
         self.copy.retain(|number| !numbers.contains(*number));
         self.totals.refreshed_containers = self.totals.refreshed_containers.min(self.totals.copied_containers);
+    }
+
+    /// Gives up one more container, which the caller has weighed. It is removed or copied last.
+    pub(super) fn give_up_one(&mut self, container: &ContainerUsage) {
+        if container.is_dead() {
+            self.remove(container);
+            self.totals.left_unused_bytes -= container.unused_bytes();
+        } else if self.copies(container, u64::MAX) {
+            self.copy.push(container.number);
+        }
+    }
+
+    /// Returns the unused bytes that may stay.
+    pub(super) fn left_max(&self, options: &PruneOptions) -> u64 {
+        options.max_unused.bytes(self.totals.stored_bytes - self.totals.unused_bytes)
     }
 
     /// Returns the numbers of all containers that are removed or copied.

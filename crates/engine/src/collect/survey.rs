@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
+use crate::collect::bases_graph::BaseGraph;
 use crate::collect::copy::{CopyBudget, HintRefresher};
 use crate::collect::depending::{dependents_of, known_needed};
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
@@ -186,6 +187,7 @@ impl Survey<'_> {
         &self,
         candidates: &Containers,
         absent: &Absent,
+        (listed, commits): (&Containers, &Commits),
         (reached, hints, hinted): (Reached, &FilledHintRuns, &mut Hinted),
         report: &mut PruneReport,
     ) -> Result<Planned> {
@@ -208,14 +210,20 @@ impl Survey<'_> {
         };
         let mut of_container = of_container;
         let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
+        let mut fixed = Bitmap::default();
         if !absent.undecided.is_empty() {
-            let mut undecided = Bitmap::default();
             let is_undecided = |(_, id): &(ContainerNumber, ContainerId)| absent.is_undecided(*id);
-            candidates.iter().filter(is_undecided).for_each(|(number, _)| undecided.insert(number.0));
+            candidates.iter().filter(is_undecided).for_each(|(number, _)| fixed.insert(number.0));
             // What depends on them would keep them, and the collection would never end.
-            let dependents = dependents_of(self.store, candidates, &undecided, (driver, &beating))?;
-            let goes = |number: &ContainerNumber| undecided.contains(number.0) || dependents.contains(number.0);
-            plan.give_up(candidates.numbers().filter(goes).filter_map(&mut of_container));
+            let dependents = dependents_of(self.store, candidates, &fixed, (driver, &beating))?;
+            candidates
+                .numbers()
+                .filter(|number| dependents.contains(number.0))
+                .for_each(|number| fixed.insert(number.0));
+            plan.give_up(candidates.numbers().filter(|number| fixed.contains(number.0)).filter_map(&mut of_container));
+        }
+        if commits.may_have_bases(self.store.config.format) {
+            self.weigh_bases((listed, candidates), &mut plan, (&usage, &fixed), report)?;
         }
         let given_up = plan.given_up();
         let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
@@ -228,6 +236,64 @@ impl Survey<'_> {
 }
 
 impl Survey<'_> {
+    /// Returns the numbers of candidates that lack a base. Nobody reads them: copies of their chunks stay instead, and they go.
+    fn lacking_bases(&self, (listed, candidates): (&Containers, &Containers), commits: &Commits) -> Result<Bitmap> {
+        let mut numbers = Bitmap::default();
+        if commits.may_have_bases(self.store.config.format) {
+            let mut beat = || {
+                let _goes_on = self.is_interrupted();
+            };
+            let lacking = self.store.lacking_bases(listed, commits, &mut beat)?;
+            candidates.iter().filter(|(_, id)| lacking.contains(*id)).for_each(|(number, _)| numbers.insert(number.0));
+        }
+        Ok(numbers)
+    }
+
+    /// Weighs whether bases stay or what depends on them is taken apart. If there is no memory for that, they stay.
+    fn weigh_bases(
+        &self,
+        (listed, candidates): (&Containers, &Containers),
+        plan: &mut PrunePlan,
+        (usage, fixed): (&Usage, &Bitmap),
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        let beating = Beating(self);
+        let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
+        let mut is_known = true;
+        let mut unreadable = |error: &Error| {
+            is_known = false;
+            report.find(error);
+        };
+        let graph = BaseGraph::read(self.store, listed, self.memory() / 4, parties, &mut unreadable)?;
+        let usage_of = |number, kind, len| usage.of(number, kind, len);
+        let Some(graph) = graph else {
+            self.monitor
+                .note("bases stay with all that depends on them: weighing them takes more than a quarter of --memory");
+            return self.keep_found(listed, (plan, &usage_of), report);
+        };
+        let mut may_go = Bitmap::default();
+        candidates.numbers().for_each(|number| may_go.insert(number.0));
+        let mut failed = None;
+        let mut of_candidate = |number: u32| {
+            if !may_go.contains(number) {
+                return None;
+            }
+            match candidates.sized(ContainerNumber(number)) {
+                Ok((name, len)) => usage.of(number, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            }
+        };
+        plan.weigh_bases(&graph, &mut of_candidate, fixed, &self.request.options);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Where a directory cannot be read, nobody knows what depends on what.
+        if is_known { Ok(()) } else { self.keep_found(listed, (plan, &usage_of), report) }
+    }
+
     /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
     pub(super) fn keep_bases(
         &self,
@@ -239,6 +305,15 @@ impl Survey<'_> {
         if !commits.may_have_bases(self.store.config.format) {
             return Ok(());
         }
+        self.keep_found(listed, (plan, usage), report)
+    }
+
+    fn keep_found(
+        &self,
+        listed: &Containers,
+        (plan, usage): (&mut PrunePlan, &UsageOf<'_>),
+        report: &mut PruneReport,
+    ) -> Result<()> {
         let (given_up, beating) = (plan.given_up(), Beating(self));
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
         let needed = known_needed(self.store, listed, &given_up, parties, report)?;
@@ -259,21 +334,6 @@ pub(super) type UsageOf<'a> = dyn Fn(u32, ContainerKind, u32) -> Option<Containe
 #[expect(clippy::unnecessary_wraps, reason = "the form of `UsageOf`")]
 pub(super) fn usage_of_dead(number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
     Some(ContainerUsage { number, kind, stored_bytes, live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: 0 })
-}
-
-impl Planned {
-    /// Takes the containers out of the plan that others depend on.
-    pub(super) fn keep_bases(
-        &mut self,
-        survey: &Survey<'_>,
-        listed: &Containers,
-        commits: &Commits,
-        report: &mut PruneReport,
-    ) -> Result<()> {
-        let Self { usage, plan, .. } = self;
-        let usage = |number, kind, len| usage.of(number, kind, len);
-        survey.keep_bases(listed, commits, (plan, &usage), report)
-    }
 }
 
 /// A plan with what it was made from.

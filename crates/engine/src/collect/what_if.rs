@@ -79,8 +79,8 @@ pub fn what_if(
         let ledger = LedgerRequest { scratch: &request.scratch, memory_bytes: request.memory_bytes, monitor };
         ledger.held_by_marked(store, &of_forgotten, &reached)?
     };
-    let mut planned = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
-    planned.keep_bases(&survey, &listed, &commits, &mut report)?;
+    let planned =
+        survey.plan(&candidates, &absent, (&listed, &commits), (reached, &hints, &mut hinted), &mut report)?;
     let Planned { usage, plan, mut found } = planned;
     let classes = LifetimeClasses::of_times(
         snapshots.iter().rev().filter(|(session, _)| kept.contains(session)).map(|(_, snapshot)| snapshot.time),
