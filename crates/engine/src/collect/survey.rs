@@ -193,16 +193,21 @@ impl Survey<'_> {
     ) -> Result<Planned> {
         let beating = Beating(self);
         let (store, driver) = (self.store, &self.request.driver);
-        let (containers, unreadable) = (candidates, Vec::new());
+        let lack_bases = self.lacking_bases((listed, candidates), commits)?;
+        let counted = candidates.retain(|number, _| !lack_bases.contains(number.0));
+        let (containers, unreadable) = (&counted, Vec::new());
         let mut chunks = DirectoryChunks { store, containers, driver, monitor: &beating, unreadable };
         let (scratch, host) = (&self.request.scratch, &self.store.host);
         let usage = Usage::count(scratch, host, self.memory() / 2, candidates.numbers_end(), reached, &mut chunks)?;
         for error in &chunks.unreadable {
             report.find(error);
         }
+        let usage_of = |number: u32, kind: ContainerKind, len: u32| {
+            if lack_bases.contains(number) { usage_of_dead(number, kind, len) } else { usage.of(number, kind, len) }
+        };
         let mut error = None;
         let of_container = |number: ContainerNumber| match candidates.sized(number) {
-            Ok((name, len)) => usage.of(number.0, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
+            Ok((name, len)) => usage_of(number.0, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
             Err(failed) => {
                 error = Some(failed);
                 None
@@ -210,7 +215,7 @@ impl Survey<'_> {
         };
         let mut of_container = of_container;
         let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
-        let mut fixed = Bitmap::default();
+        let mut fixed = lack_bases.clone();
         if !absent.undecided.is_empty() {
             let is_undecided = |(_, id): &(ContainerNumber, ContainerId)| absent.is_undecided(*id);
             candidates.iter().filter(is_undecided).for_each(|(number, _)| fixed.insert(number.0));
@@ -223,7 +228,7 @@ impl Survey<'_> {
             plan.give_up(candidates.numbers().filter(|number| fixed.contains(number.0)).filter_map(&mut of_container));
         }
         if commits.may_have_bases(self.store.config.format) {
-            self.weigh_bases((listed, candidates), &mut plan, (&usage, &fixed), report)?;
+            self.weigh_bases((listed, candidates), &mut plan, (&usage_of, &fixed), report)?;
         }
         let given_up = plan.given_up();
         let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
@@ -237,6 +242,7 @@ impl Survey<'_> {
 
 impl Survey<'_> {
     /// Returns the numbers of candidates that lack a base. Nobody reads them: copies of their chunks stay instead, and they go.
+    /// Those whose directories cannot be read are left out, since nobody knows their bases.
     fn lacking_bases(&self, (listed, candidates): (&Containers, &Containers), commits: &Commits) -> Result<Bitmap> {
         let mut numbers = Bitmap::default();
         if commits.may_have_bases(self.store.config.format) {
@@ -244,7 +250,12 @@ impl Survey<'_> {
                 let _goes_on = self.is_interrupted();
             };
             let lacking = self.store.lacking_bases(listed, commits, &mut beat)?;
-            candidates.iter().filter(|(_, id)| lacking.contains(*id)).for_each(|(number, _)| numbers.insert(number.0));
+            let lacking = candidates.retain(|_, id| lacking.contains(id));
+            for (number, opened) in lacking.numbers().zip(self.store.open_containers(&lacking, lacking.numbers())) {
+                if opened?.1.is_ok() {
+                    numbers.insert(number.0);
+                }
+            }
         }
         Ok(numbers)
     }
@@ -254,7 +265,7 @@ impl Survey<'_> {
         &self,
         (listed, candidates): (&Containers, &Containers),
         plan: &mut PrunePlan,
-        (usage, fixed): (&Usage, &Bitmap),
+        (usage, fixed): (&UsageOf<'_>, &Bitmap),
         report: &mut PruneReport,
     ) -> Result<()> {
         let beating = Beating(self);
@@ -265,11 +276,10 @@ impl Survey<'_> {
             report.find(error);
         };
         let graph = BaseGraph::read(self.store, listed, self.memory() / 4, parties, &mut unreadable)?;
-        let usage_of = |number, kind, len| usage.of(number, kind, len);
         let Some(graph) = graph else {
             self.monitor
                 .note("bases stay with all that depends on them: weighing them takes more than a quarter of --memory");
-            return self.keep_found(listed, (plan, &usage_of), report);
+            return self.keep_found(listed, (plan, usage), report);
         };
         let mut may_go = Bitmap::default();
         candidates.numbers().for_each(|number| may_go.insert(number.0));
@@ -279,7 +289,7 @@ impl Survey<'_> {
                 return None;
             }
             match candidates.sized(ContainerNumber(number)) {
-                Ok((name, len)) => usage.of(number, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
+                Ok((name, len)) => usage(number, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
                 Err(error) => {
                     failed = Some(error);
                     None
@@ -291,7 +301,7 @@ impl Survey<'_> {
             return Err(error);
         }
         // Where a directory cannot be read, nobody knows what depends on what.
-        if is_known { Ok(()) } else { self.keep_found(listed, (plan, &usage_of), report) }
+        if is_known { Ok(()) } else { self.keep_found(listed, (plan, usage), report) }
     }
 
     /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
