@@ -228,7 +228,7 @@ mod tests {
                 let stored = if has_bases { plain / 8 } else { plain / 2 };
                 if has_bases {
                     let mut holders: Vec<u32> =
-                        (0..1 + random.below(2)).map(|_| u32::try_from(random.below(number.into())).unwrap()).collect();
+                        (0..=random.below(2)).map(|_| u32::try_from(random.below(number.into())).unwrap()).collect();
                     holders.sort_unstable();
                     holders.dedup();
                     pairs.extend(holders.into_iter().map(|holder| (number, holder)));
