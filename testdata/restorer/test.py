@@ -318,11 +318,7 @@ def test_upgraded_repository_whose_versions_are_compressed_against_each_other(te
         (source / "stays").write_text(edited_text("stays", 500_000, 0), encoding="ascii")
         onefold("backup", "source", cwd=temporary)
         expected.append(sources.describe(source))
-    repository = restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"]))
-    containers = [one for ids in repository.listed for one in repository.open_containers(ids)]
-    if not any(region.bases[1] for one in containers for region in one.regions):
-        raise Failed("no region was compressed against another")
-    # A prune may take apart what is compressed against old versions, so all is restored before the first one, too.
+    # The last prune takes apart what is compressed against old versions: that saves more than it costs.
     for removed in (None, 0, 2):
         listed = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
         if removed is not None:
@@ -330,6 +326,11 @@ def test_upgraded_repository_whose_versions_are_compressed_against_each_other(te
             onefold("prune", "--max-unused", "0")
             onefold("check", "--read-data")
             del expected[removed], listed[removed]
+        if removed != 2:
+            repository = restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"]))
+            containers = [one for ids in repository.listed for one in repository.open_containers(ids)]
+            if not any(region.bases[1] for one in containers for region in one.regions):
+                raise Failed("no region is compressed against another")
         for number, name in enumerate(listed):
             by_program, by_restorer = (temporary / f"{removed} {number} {by}" for by in ("program", "restorer"))
             onefold("restore", name, "--target", by_program)

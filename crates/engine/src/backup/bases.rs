@@ -181,7 +181,7 @@ struct Opening {
 
 impl OpenProposed {
     /// Returns the regions to be opened, the best first: those that were proposed, and those of stored chunks next to new ones in the
-    /// stream, since what is similar comes in runs, as what is equal does; true of the latter. (Shilane et al., "WAN optimized
+    /// stream, since what is similar comes in runs, as what is equal does. The flag is true for the latter. (Shilane et al., "WAN optimized
     /// replication of backup datasets using stream-informed delta compression", FAST 2012.)
     fn rank(&self, proposed: &[Proposal], neighbors: &[StoredChunk], limit: usize) -> Vec<(RegionId, bool)> {
         let mut scores: BTreeMap<RegionId, (u32, bool)> = BTreeMap::new();

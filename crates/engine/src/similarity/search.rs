@@ -13,7 +13,8 @@ use crate::types::RegionId;
 
 /// Most hints that are considered for one region.
 const HINTS_MAX: usize = 256;
-/// Between two regions with votes, so many at most are hints: a sample misses one region in a few, and what is similar comes in runs.
+/// Regions between two with votes are hints if these are at most so far apart: a sample misses one region in a few, and what is similar
+/// comes in runs.
 const GAP_MAX: u32 = 6;
 /// Regions behind those with votes for the region before that are hints.
 const FOLLOWING: u32 = 6;
@@ -55,7 +56,7 @@ impl BaseSearch {
         self.limits.candidates_max.max(self.limits.chunk_regions_max)
     }
 
-    /// Returns the regions that are worth opening for a new region with these features, and their votes, the best first. `neighbors`
+    /// Returns the regions that are worth opening for a new region with these features, and their scores, the best first. `neighbors`
     /// are the regions of stored chunks next to its own in the stream, as far as they are known.
     pub fn propose(&mut self, new: &RegionFeatures, neighbors: &[RegionNumber]) -> Vec<(u32, RegionId)> {
         let mut votes = self.index.votes(new.hashes());
