@@ -8,6 +8,7 @@
 
 use onefold_accel::memory::will_need;
 
+use crate::kv::bucket_table::lines::{LINE_SLOTS, Line, Lines, equal_slots};
 use crate::kv::bucket_table::page::{ENTRY_BYTES, EntryBytes, decode_entry, encode_entry, head_of, key_of};
 use crate::kv::{Entry, KEY_LEN, Key, part_of};
 
@@ -19,9 +20,6 @@ const SLAB_ENTRIES: u32 = 16;
 const SLAB_LEN: usize = SLAB_ENTRIES as usize;
 const FULL: u8 = SLAB_ENTRIES.to_le_bytes()[0];
 
-/// Slots of a line.
-const LINE_SLOTS: usize = 15;
-
 /// Entries per line of a full memtable: two thirds of the slots. One line in twenty then overflows into the next, which
 /// costs a memory access; at four fifths it is one in seven.
 const LINE_ENTRIES: usize = 10;
@@ -32,22 +30,6 @@ const CAPACITY_MAX: usize = 1 << 28;
 /// Memory of one entry: the entry, its share of a line and of a slab, and of the copies that a flush makes of a
 /// twenty-fourth of the buckets (see `kv::change`).
 pub(crate) const MEMTABLE_ENTRY_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
-
-/// Compares all slots at once. Returns one bit for each that equals `wanted` in the bits of `mask`.
-fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
-    let mut same = 0;
-    for (index, slot) in slots.iter().enumerate() {
-        same |= u32::from((slot ^ wanted) & mask == 0) << index;
-    }
-    // The last element is the count.
-    same & ((1 << LINE_SLOTS) - 1)
-}
-
-/// Fifteen slots, and the number of entries that went to a later line because this one was full. A slot is 0, or the index
-/// of an entry plus one with bits of its key above.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Line([u32; LINE_SLOTS + 1]);
 
 /// Entries of a slab: two to a cache line.
 #[derive(Clone, Copy, Debug)]
@@ -78,11 +60,15 @@ pub(in crate::kv) struct Frozen(List);
 
 /// Entries that no flush has written yet.
 pub(in crate::kv) struct Memtable {
+    /// As long as `slabs`: slabs that were never used take no pages of memory.
     entries: Vec<Entries>,
     slabs: Vec<Slab>,
+    /// Most slabs.
+    slabs_max: usize,
+    /// The first slab that was used before and is free.
     free: u32,
     free_slabs: usize,
-    lines: Vec<Line>,
+    lines: Lines,
     index_bits: u32,
     lists: Vec<List>,
     len: usize,
@@ -100,20 +86,17 @@ impl Memtable {
     pub(crate) fn new(bytes: usize, buckets: usize) -> Self {
         let slabs = (bytes / MEMTABLE_ENTRY_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
-        let mut memtable = Self {
-            entries: vec![Entries([[0; ENTRY_BYTES]; SLAB_LEN]); slabs],
-            slabs: vec![Slab { next: END, fill: 0, frozen: false }; slabs],
-            free: 0,
+        Self {
+            entries: Vec::with_capacity(slabs),
+            slabs: Vec::with_capacity(slabs),
+            slabs_max: slabs,
+            free: END,
             free_slabs: slabs,
-            lines: vec![Line::default(); capacity.div_ceil(LINE_ENTRIES) + 1],
+            lines: Lines::new(capacity.div_ceil(LINE_ENTRIES) + 1),
             index_bits: capacity.ilog2() + 1,
             lists: vec![EMPTY; buckets],
             len: 0,
-        };
-        for (next, slab) in (1..).zip(&mut memtable.slabs[..slabs - 1]) {
-            slab.next = next;
         }
-        memtable
     }
 
     /// Returns true if an entry of some bucket could find no free slab.
@@ -123,7 +106,7 @@ impl Memtable {
 
     /// Returns the number of free slabs, and of all.
     pub(in crate::kv) fn space(&self) -> (usize, usize) {
-        (self.free_slabs, self.slabs.len())
+        (self.free_slabs, self.slabs_max)
     }
 
     /// Returns the number of entries of a bucket that are not frozen.
@@ -134,7 +117,8 @@ impl Memtable {
     /// Returns the memory of the memtable, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let lists = self.lists.capacity() * size_of::<List>();
-        size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
+        let slabs = self.slabs_max * (size_of::<Entries>() + size_of::<Slab>());
+        slabs + self.lines.memory_bytes() + lists
     }
 
     fn entry(&self, index: u32) -> &EntryBytes {
@@ -184,7 +168,7 @@ impl Memtable {
     fn find_slot(&self, key: &Key, wanted: u32, mask: u32, is_match: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
         let mut line = self.home(key);
         for _ in 0..self.lines.len() {
-            let Line(slots) = &self.lines[line];
+            let slots = &self.lines[line];
             let mut same = equal_slots(slots, wanted, mask);
             while same != 0 {
                 let slot = same.trailing_zeros() as usize;
@@ -207,7 +191,7 @@ impl Memtable {
         let index_of = |slot: u32| (slot & mask).checked_sub(1);
         let is_key = |slot| index_of(slot).is_some_and(|index| key_of(self.entry(index)) == &key.0);
         let (line, slot) = self.find_slot(key, self.tag(key), !mask, is_key)?;
-        Some((line, slot, index_of(self.lines[line].0[slot])?))
+        Some((line, slot, index_of(self.lines[line][slot])?))
     }
 
     /// Returns the entry of a key.
@@ -226,7 +210,7 @@ impl Memtable {
             Some((line, slot, _)) => {
                 // A flush writes the frozen one. Lookups find this one from now on.
                 let index = self.append(bucket, bytes);
-                self.lines[line].0[slot] = self.slot_value(&entry.key, index);
+                self.lines[line][slot] = self.slot_value(&entry.key, index);
                 self.len += 1;
             }
             None => {
@@ -242,7 +226,7 @@ impl Memtable {
         let value = self.slot_value(key, index);
         let mut line = self.home(key);
         loop {
-            let Line(slots) = &mut self.lines[line];
+            let slots = &mut self.lines[line];
             let free = equal_slots(slots, 0, u32::MAX);
             if free != 0 {
                 slots[free.trailing_zeros() as usize] = value;
@@ -261,22 +245,18 @@ impl Memtable {
     /// Undoes [`Memtable::link`], unless a later entry of the key has the slot.
     fn unlink(&mut self, key: &Key, index: u32) {
         let Some((found, slot)) = self.slot_of(key, index) else { return };
-        self.lines[found].0[slot] = 0;
+        self.lines[found][slot] = 0;
         let mut line = self.home(key);
         while line != found {
-            self.lines[line].0[LINE_SLOTS] -= 1;
+            self.lines[line][LINE_SLOTS] -= 1;
             line = self.after(line);
         }
     }
 
     fn append(&mut self, bucket: u32, bytes: EntryBytes) -> u32 {
-        let list = &mut self.lists[bucket as usize];
-        if list.fill == FULL {
-            let slab = self.free;
-            let free = &mut self.slabs[slab as usize];
-            self.free = free.next;
-            self.free_slabs -= 1;
-            *free = Slab { next: END, fill: FULL, frozen: false };
+        if self.lists[bucket as usize].fill == FULL {
+            let slab = self.take_slab();
+            let list = &mut self.lists[bucket as usize];
             match list.last {
                 END => list.first = slab,
                 last => self.slabs[last as usize] = Slab { next: slab, fill: FULL, frozen: false },
@@ -284,11 +264,25 @@ impl Memtable {
             list.last = slab;
             list.fill = 0;
         }
+        let list = &mut self.lists[bucket as usize];
         let index = list.last * SLAB_ENTRIES + u32::from(list.fill);
         list.fill += 1;
         list.count += 1;
         *self.entry_mut(index) = bytes;
         index
+    }
+
+    /// Takes a free slab: one that was used before, or the next of the others.
+    fn take_slab(&mut self) -> u32 {
+        self.free_slabs -= 1;
+        let taken = Slab { next: END, fill: FULL, frozen: false };
+        if let Some(free) = self.slabs.get_mut(self.free as usize) {
+            return std::mem::replace(&mut self.free, std::mem::replace(free, taken).next);
+        }
+        let slab = u32::try_from(self.slabs.len()).expect("the capacity of a memtable has 28 bits");
+        self.slabs.push(taken);
+        self.entries.push(Entries([[0; ENTRY_BYTES]; SLAB_LEN]));
+        slab
     }
 
     fn release(&mut self, slab: u32) {
@@ -402,7 +396,7 @@ impl Memtable {
                 let key = Key(*key_of(&moved));
                 *self.entry_mut(index) = moved;
                 if let Some((line, slot)) = self.slot_of(&key, last) {
-                    self.lines[line].0[slot] = self.slot_value(&key, index);
+                    self.lines[line][slot] = self.slot_value(&key, index);
                 }
             }
         }
@@ -445,7 +439,7 @@ impl Memtable {
                 let half = if head_of(entry) < boundary { bucket } else { other };
                 let index = self.append(half, *entry);
                 if let Some((line, slot)) = slot {
-                    self.lines[line].0[slot] = self.slot_value(key, index);
+                    self.lines[line][slot] = self.slot_value(key, index);
                 }
             }
             slab = next;

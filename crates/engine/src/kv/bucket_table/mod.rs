@@ -10,6 +10,7 @@ pub(in crate::kv) mod extent;
 pub(in crate::kv) mod file;
 pub(in crate::kv) mod flush;
 pub(in crate::kv) mod flush_state;
+mod lines;
 pub(in crate::kv) mod lookup;
 pub(in crate::kv) mod manifest;
 pub(crate) mod memtable;

@@ -43,6 +43,9 @@ use crate::kv::{Entry, Key, Ordinal};
 /// Share of the memtable that is free when a flush is due: as much as comes in while it runs.
 const FREE_SHARE: usize = 12;
 
+/// Entries that are read before the first of them is added, while the memory that they go to is on its way.
+const LOADED_ENTRIES: usize = 64;
+
 /// The table.
 #[derive(Debug)]
 pub struct Table {
@@ -251,14 +254,23 @@ impl Table {
     /// Adds the entries that [`Table::save`] wrote from the memtable, and flushes if this memtable is smaller. After an
     /// error the table must not be used.
     pub(crate) fn load_memtable(&mut self, disk: &dyn Disk, mut from: SealedReader) -> Result<()> {
+        let mut entries = Vec::with_capacity(LOADED_ENTRIES);
         let mut bytes = [0; ENTRY_BYTES];
         while from.left() != 0 {
-            from.read(&mut bytes)?;
-            if !self.has_space() {
-                // The live containers are not known yet.
-                self.flush(disk, &|_| true)?;
+            entries.clear();
+            while entries.len() < LOADED_ENTRIES && from.left() != 0 {
+                from.read(&mut bytes)?;
+                let entry = decode_entry(&bytes);
+                self.prefetch(&entry.key);
+                entries.push(entry);
             }
-            self.insert(&decode_entry(&bytes));
+            for entry in &entries {
+                if !self.has_space() {
+                    // The live containers are not known yet.
+                    self.flush(disk, &|_| true)?;
+                }
+                self.insert(entry);
+            }
         }
         from.finish()
     }
