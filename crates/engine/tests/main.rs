@@ -19,6 +19,7 @@ mod hostile;
 mod inspecting;
 mod interrupting;
 mod ledger;
+mod long_files;
 mod manifests;
 mod marking;
 mod moving;

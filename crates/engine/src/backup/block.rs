@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use onefold_accel::device;
 
+use crate::backup::part::{LongFile, Part, Stop};
 use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::pipeline::BufferPool;
@@ -210,6 +211,22 @@ pub(crate) enum Event<B> {
     Step(Step),
     /// Bytes of the open file.
     Bytes(B),
+    /// Reading of the open file, a long one, has stopped before its end.
+    Stop(Stop),
+    /// All parts of the open file, a long one, came before.
+    LongEnd(Arc<LongFile>),
+}
+
+impl<B> Event<B> {
+    /// Replaces what is known of bytes.
+    pub(crate) fn map<C>(self, act: &mut impl FnMut(B) -> C) -> Event<C> {
+        match self {
+            Self::Step(step) => Event::Step(step),
+            Self::Bytes(bytes) => Event::Bytes(act(bytes)),
+            Self::Stop(stop) => Event::Stop(stop),
+            Self::LongEnd(file) => Event::LongEnd(file),
+        }
+    }
 }
 
 /// Bytes of the open file that were read into the block.
@@ -230,6 +247,8 @@ pub(crate) enum Input {
     Read(ByteRange),
     /// A small file, which one of several readers replaces by its steps and bytes.
     Unread(Box<Unread>),
+    /// A part of a long file, which one of several readers reads.
+    Part(Part),
 }
 
 impl From<ByteRange> for Input {

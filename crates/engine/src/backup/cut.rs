@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, Input, Sent, Step};
+use crate::backup::long_file::LongEnds;
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
 use crate::fingerprint::Fingerprinter;
@@ -51,11 +52,8 @@ impl Task for SearchBlock {
     type Out = Block<Searched>;
 
     fn run(&self, Block { bytes, events }: Block<ByteRange>) -> Block<Searched> {
-        let searched = |event| match event {
-            Event::Step(step) => Event::Step(step),
-            Event::Bytes(range) => Event::Bytes(self.search(&bytes, range)),
-        };
-        let events = events.into_iter().map(searched).collect();
+        let mut search = |range| self.search(&bytes, range);
+        let events = events.into_iter().map(|event| event.map(&mut search)).collect();
         Block { bytes, events }
     }
 }
@@ -172,7 +170,7 @@ impl CutBlock {
 }
 
 /// A way to cut streams that no repository has. The cuts do not depend on how a stream is divided into calls.
-pub trait StreamCutter: fmt::Debug {
+pub trait StreamCutter: fmt::Debug + Send {
     /// Takes the next bytes of the stream and appends the cuts that they decide: how many of them come before each,
     /// ascending. What follows the last cut stays open; 0 cuts before the first of them, at the end of what came before, and
     /// a negative number that many bytes before that, within the chunk that was open.
@@ -206,12 +204,14 @@ pub(crate) struct CutStage {
     cutter: Cuts,
     /// Bytes of the open chunk that came with earlier blocks; no longer than the longest chunk.
     carry: Vec<u8>,
+    /// Whether the open file, a long one, has stopped.
+    long: LongEnds,
 }
 
 impl CutStage {
     /// Starts before the first stream.
     pub(crate) fn new(cutter: Cuts) -> Self {
-        Self { cutter, carry: Vec::new() }
+        Self { cutter, carry: Vec::new(), long: LongEnds::default() }
     }
 
     /// Cuts the next block.
@@ -222,6 +222,13 @@ impl CutStage {
         let mut open = 0..0;
         for event in events {
             match event {
+                Event::Bytes(_) | Event::Step(Step::Hole(_)) if self.long.has_stopped() => {}
+                Event::Stop(stop) => self.long.stop(stop),
+                Event::LongEnd(file) => {
+                    self.take_chunk(&mut open, &mut cut);
+                    self.cutter.finish();
+                    cut.events.extend(self.long.end(&file).into_iter().map(CutEvent::Step));
+                }
                 Event::Bytes(Searched { start, len, candidates }) => {
                     self.keep(&mut open, &cut.bytes);
                     cuts.clear();
@@ -318,8 +325,15 @@ impl Task for FingerprintChunks {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::backup::block::{Buffers, FileEnd};
+    use crate::backup::long_file::LongReader;
+    use crate::backup::part::Stop;
+    use crate::error::Error;
+    use crate::io::tree::SourceTree;
+    use crate::testing::mem_tree::MemTree;
 
     /// Cuts before each zero, so that a chunk's end is known with the first byte behind it only.
     #[derive(Debug)]
@@ -399,6 +413,61 @@ mod tests {
     fn cuts_of_bytes_give_the_same_chunks_wherever_blocks_and_stretches_end() {
         let stream = [0, 0, 5, 6, 0, 7, 7, 7, 0, 8];
         assert_chunks(&stream, &[&[0], &[0, 5, 6], &[0, 7, 7, 7], &[0, 8]], || Box::new(BeforeZeros));
+    }
+
+    /// A part of a long file that can be read behind one that cannot would move to where the other one was.
+    #[test]
+    fn what_follows_the_first_stop_of_a_long_file_is_left_out() {
+        let tree = MemTree::new();
+        tree.put_file(Path::new("/long"), b"");
+        let long = || {
+            let file = SourceTree::open(&tree, Path::new("/long")).unwrap();
+            let mut planned = Block { bytes: Buffers::default().take(), events: Vec::new() };
+            assert!(LongReader::new(file, "/long".into()).plan(&mut planned).is_none());
+            match planned.events.pop() {
+                Some(Event::LongEnd(file)) => Event::<Searched>::LongEnd(file),
+                other => panic!("{other:?}"),
+            }
+        };
+        let failed = || Stop::Failed(Error::invalid("unreadable"));
+        let short: fn(&[CutEvent]) -> bool = |events| {
+            matches!(
+                events,
+                [
+                    CutEvent::Chunk,
+                    CutEvent::Step(Step::FileEnd(FileEnd::Whole)),
+                    CutEvent::Step(Step::Failed(_, Error::SourceChanged { change: "it became shorter", reads: 1 })),
+                    CutEvent::Chunk,
+                    CutEvent::Step(Step::FileEnd(FileEnd::Whole)),
+                ]
+            )
+        };
+        let unreadable: fn(&[CutEvent]) -> bool = |events| {
+            matches!(
+                events,
+                [
+                    CutEvent::Chunk,
+                    CutEvent::Step(Step::FileEnd(FileEnd::Failed(_))),
+                    CutEvent::Chunk,
+                    CutEvent::Step(Step::FileEnd(FileEnd::Whole)),
+                ]
+            )
+        };
+        for (stops, is_right) in [([Stop::Short, failed()], short), ([failed(), Stop::Short], unreadable)] {
+            let [first, second] = stops;
+            let mut open = block(&[b"abc"], false);
+            open.events.push(Event::Stop(first));
+            let mut rest = block(&[b"def"], false);
+            rest.push(Step::Hole(5));
+            rest.events.extend([Event::Stop(second), long()]);
+            let mut stage = CutStage::new(Cuts::OfBytes(Box::new(BeforeZeros)));
+            let blocks = [open, rest, block(&[b"next"], true)];
+            let cut: Vec<CutBlock> = blocks.into_iter().map(|block| stage.cut(block)).collect();
+            let chunks = cut.iter().flat_map(|block| (0..block.chunk_count()).map(|number| block.chunk(number)));
+            assert_eq!(chunks.collect::<Vec<_>>(), [b"abc".as_slice(), b"next"]);
+            let events: Vec<CutEvent> = cut.into_iter().flat_map(|block| block.events).collect();
+            assert!(is_right(&events), "{events:?}");
+        }
     }
 
     #[test]

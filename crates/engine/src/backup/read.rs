@@ -9,6 +9,7 @@ use crate::backup::block::{
     BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileEnd, FileStart, Input,
     ParentDirectory, Step, Unread, entry_of,
 };
+use crate::backup::long_file::{LongReader, read_part};
 use crate::backup::parent::Parent;
 use crate::backup::source_file::{Advance, OpenFile, Stability};
 use crate::chunk::WINDOW;
@@ -29,8 +30,8 @@ const GROWN_BYTES_MAX: u64 = 1 << 20;
 const EVENTS_OF_SMALL_FILE: usize = 3;
 /// Times that a file is read which changes meanwhile.
 const READS_MAX: u32 = 3;
-/// A file that changes while it is read is read again up to this length. A larger one is a database or the disk of a virtual
-/// machine, mostly, which changes all the time.
+/// A file that changes while it is read is read again up to this length. A longer one is a database or the disk of a virtual
+/// machine, mostly, which changes all the time. Since it is read once, several readers can read its parts.
 const READ_AGAIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Opens and reads files.
@@ -61,7 +62,10 @@ impl FileReader {
         for event in events {
             match event {
                 Event::Step(step) => block.push(step),
+                Event::Stop(stop) => block.events.push(Event::Stop(stop)),
+                Event::LongEnd(file) => block.events.push(Event::LongEnd(file)),
                 Event::Bytes(Input::Read(range)) => block.events.push(Event::Bytes(range)),
+                Event::Bytes(Input::Part(part)) => read_part(part, &mut block),
                 Event::Bytes(Input::Unread(unread)) => {
                     block.bytes.release(unread.len);
                     match open(&unread) {
@@ -84,7 +88,7 @@ impl FileReader {
                 return;
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
-            let mut open = self.begin(file, unread, block);
+            let mut open = OpenFile::new(self.begin(file, unread, block));
             let outcome = loop {
                 match open.advance(block) {
                     Ok(Advance::More) => {}
@@ -104,7 +108,7 @@ impl FileReader {
     }
 
     /// Begins a file with the metadata of its open handle.
-    fn begin<B>(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<B>) -> OpenFile {
+    fn begin<B>(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<B>) -> Box<dyn SourceFile> {
         let Unread { path, name, change, .. } = unread;
         let metadata = file.opened();
         let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
@@ -114,7 +118,7 @@ impl FileReader {
             Err(error) => block.push(Step::Failed(path.clone(), error)),
         }
         block.push(Step::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
-        OpenFile::new(file)
+        file
     }
 
     /// Sets the attributes of an entry. If they exceed what an entry can hold, reports that and leaves them out.
@@ -181,7 +185,7 @@ pub(crate) struct SourceReader {
     walk: Walk,
     parent: Option<Parent>,
     roots: Vec<PathBuf>,
-    open: Option<Streamed>,
+    open: Option<Open>,
     buffers: Buffers,
     is_finished: bool,
 }
@@ -300,7 +304,14 @@ impl SourceReader {
             return;
         }
         match open(&unread) {
-            Ok(file) => self.open = Some(Streamed { open: self.files.begin(file, &unread, block), unread, reads: 1 }),
+            Ok(file) => {
+                let file = self.files.begin(file, &unread, block);
+                self.open = Some(if READ_AGAIN_BYTES_MAX < file.opened().size {
+                    Open::Long(LongReader::new(file, unread.path))
+                } else {
+                    Open::Streamed(Streamed { open: OpenFile::new(file), unread, reads: 1 })
+                });
+            }
             Err(error) => block.push(Step::Failed(unread.path, error)),
         }
     }
@@ -332,28 +343,45 @@ impl SourceReader {
         None
     }
 
-    /// Reads into the rest of the block, up to the end of the open file.
+    /// Reads into the rest of the block, up to the end of the open file, or leaves that to several readers.
     fn read_some(&mut self, block: &mut Block<Input>) {
-        let Some(mut streamed) = self.open.take() else { return };
+        self.open = match self.open.take() {
+            None => None,
+            Some(Open::Long(long)) => long.plan(block).map(Open::Long),
+            Some(Open::Streamed(streamed)) => self.read_streamed(streamed, block).map(Open::Streamed),
+        };
+    }
+
+    /// Reads into the rest of the block. Returns the file if it has not ended.
+    fn read_streamed(&self, mut streamed: Streamed, block: &mut Block<Input>) -> Option<Streamed> {
         let Streamed { open, unread, reads } = &mut streamed;
         let outcome = match open.advance(block) {
-            Ok(Advance::More) => {
-                self.open = Some(streamed);
-                return;
-            }
+            Ok(Advance::More) => return Some(streamed),
             Ok(Advance::End) => verdict(open, unread, *reads),
             Err(error) => Err(error),
         };
         match outcome {
             Ok(Verdict::Again(file)) => {
                 block.push(Step::FileEnd(FileEnd::Changed));
-                *open = self.files.begin(file, unread, block);
+                *open = OpenFile::new(self.files.begin(file, unread, block));
                 *reads += 1;
-                self.open = Some(streamed);
+                Some(streamed)
             }
-            outcome => finish(outcome, unread, block),
+            outcome => {
+                finish(outcome, unread, block);
+                None
+            }
         }
     }
+}
+
+/// A file whose bytes follow.
+#[derive(Debug)]
+enum Open {
+    /// It is read block by block, in order.
+    Streamed(Streamed),
+    /// Several readers read its parts.
+    Long(LongReader),
 }
 
 /// A file that is read block by block.

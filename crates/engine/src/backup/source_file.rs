@@ -1,14 +1,15 @@
 //! Reading one file: its bytes and holes as events, and whether it changed meanwhile.
 
+use std::ops::Range;
+
 use crate::backup::block::{Block, ByteRange, Event, Step};
+use crate::backup::part::HEAD_BYTES;
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile};
 
 /// Most bytes read of a file that reports a size of 0, as files of /proc and /sys do.
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;
-/// Bytes compared at the beginning of a file that has grown, to distinguish appending from rewriting.
-const HEAD_BYTES: usize = 4096;
 
 /// Result of reading a part.
 pub(super) enum Advance {
@@ -105,46 +106,56 @@ impl OpenFile {
             }
             return Ok(Advance::End);
         }
-        // A file that grows while it is read is kept as long as it was.
-        if self.end <= self.offset {
-            return Ok(Advance::End);
-        }
-        let range = self.file.next_data(self.offset)?;
-        let next = range.as_ref().map_or(self.end, |range| range.start.clamp(self.offset, self.end));
-        if self.offset < next {
-            block.push(Step::Hole(next - self.offset));
+        let data = next_data(&*self.file, self.offset, self.end)?;
+        if self.offset < data.start {
+            block.push(Step::Hole(data.start - self.offset));
             self.halo.clear();
-            self.offset = next;
+            self.offset = data.start;
         }
-        self.data_end = range.map_or(next, |range| range.end.clamp(next, self.end));
+        self.data_end = data.end;
         if self.offset == self.end { Ok(Advance::End) } else { Ok(Advance::More) }
     }
 
     /// Compares the file, read to its end, with itself before it was read.
     pub(super) fn stability(&self) -> Result<Stability> {
-        let before = self.file.opened();
-        // A device has no time of its contents.
-        if before.kind != EntryKind::File {
-            return Ok(Stability::Same);
-        }
-        let now = self.file.metadata()?;
-        match compare(before, &now) {
-            Stability::Appended if !self.begins_as_before()? => Ok(Stability::Changed("it was rewritten")),
-            stability => Ok(stability),
-        }
-    }
-
-    /// Reads the first and the last bytes again that were read. Whoever rewrites a file begins with the first, mostly.
-    fn begins_as_before(&self) -> Result<bool> {
         let head = self.head.as_ref().map(|(offset, bytes)| (*offset, bytes.as_slice()));
-        for (offset, bytes) in head.into_iter().chain([(self.offset - self.halo.len() as u64, self.halo.as_slice())]) {
+        let tail = (self.offset - self.halo.len() as u64, self.halo.as_slice());
+        stability(&*self.file, head.into_iter().chain([tail]))
+    }
+}
+
+/// Returns the next data of a file that ended at `end` when it was opened: a range at or after `offset`, empty at `end` if there is no more.
+/// A file that grows while it is read is kept as long as it was.
+pub(super) fn next_data(file: &dyn SourceFile, offset: u64, end: u64) -> Result<Range<u64>> {
+    if end <= offset {
+        return Ok(offset..offset);
+    }
+    let range = file.next_data(offset)?;
+    let start = range.as_ref().map_or(end, |range| range.start.clamp(offset, end));
+    Ok(start..range.map_or(start, |range| range.end.clamp(start, end)))
+}
+
+/// Compares a file with itself before it was read. `ends` are bytes that were read, with their offsets: the first and the last ones. Whoever
+/// rewrites a file begins with the first, mostly.
+pub(super) fn stability<'a>(
+    file: &dyn SourceFile,
+    ends: impl IntoIterator<Item = (u64, &'a [u8])>,
+) -> Result<Stability> {
+    let before = file.opened();
+    // A device has no time of its contents.
+    if before.kind != EntryKind::File {
+        return Ok(Stability::Same);
+    }
+    let stability = compare(before, &file.metadata()?);
+    if stability == Stability::Appended {
+        for (offset, bytes) in ends {
             let mut again = vec![0; bytes.len()];
-            if self.file.read_at(offset, &mut again)? < bytes.len() || again != bytes {
-                return Ok(false);
+            if file.read_at(offset, &mut again)? < bytes.len() || again != bytes {
+                return Ok(Stability::Changed("it was rewritten"));
             }
         }
-        Ok(true)
     }
+    Ok(stability)
 }
 
 /// Tells from the metadata of a file before and after it was read whether its contents changed.
@@ -173,8 +184,6 @@ fn compare(before: &Metadata, now: &Metadata) -> Stability {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use super::*;
     use crate::backup::block::Buffers;
     use crate::io::tree::Xattr;

@@ -191,7 +191,7 @@ pub struct ClosedEntry {
 }
 
 /// A file of a [`SourceTree`], open for reading.
-pub trait SourceFile: Debug + Send {
+pub trait SourceFile: Debug + Send + Sync {
     /// Returns the metadata of the file from when it was opened.
     fn opened(&self) -> &Metadata;
     /// Returns the current metadata of the open file.

@@ -96,7 +96,7 @@ impl DeviceSearch {
                 Event::Bytes(ByteRange { start, len, halo }) => {
                     Some(Range { block, start: *start, len: *len, halo: *halo })
                 }
-                Event::Step(_) => None,
+                Event::Step(_) | Event::Stop(_) | Event::LongEnd(_) => None,
             }));
         }
         let Some(found) = self.work.candidates(batch, &ranges) else { return };
@@ -138,12 +138,8 @@ impl DeviceSearch {
 /// Joins the ranges of a block with their candidates.
 fn joined(Block { bytes, events }: Block<ByteRange>, found: Vec<Vec<u32>>) -> Block<Searched> {
     let mut found = found.into_iter();
-    let searched = |event| match event {
-        Event::Step(step) => Event::Step(step),
-        Event::Bytes(range) => Event::Bytes(Searched::of(range, found.next().expect("each range was searched"))),
-    };
-    let events = events.into_iter().map(searched).collect();
-    Block { bytes, events }
+    let mut searched = |range| Searched::of(range, found.next().expect("each range was searched"));
+    Block { bytes, events: events.into_iter().map(|event| event.map(&mut searched)).collect() }
 }
 
 impl Ordered for DeviceSearch {

@@ -1,0 +1,137 @@
+//! Long files, whose parts several readers read: each file is what one reader would have read.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use onefold_engine::backup::Monitor;
+use onefold_engine::io::tree::{SourceTree, TargetTree};
+use onefold_engine::pipeline::Driver;
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::types::Timestamp;
+
+use crate::integration::support::{Ask, Notes, SMALL, World, newest, noise};
+
+/// Length of a file that is read in parts. Most of it is a hole, so that tests take little time.
+const LONG: u64 = 80 << 20;
+/// Length of a file that one reader reads.
+const SHORT: u64 = 40 << 20;
+/// Length of the data at the beginning and at the end.
+const DATA: usize = 1_300_000;
+
+fn path() -> &'static Path {
+    Path::new("/d/long")
+}
+
+/// A tree with a file of this length between two small ones: data, a hole, less data with an odd length, a hole, data.
+fn tree(len: u64) -> MemTree {
+    let tree = MemTree::new();
+    tree.put_file(Path::new("/d/a"), &noise(8, 5000));
+    let (first, middle, last) = (noise(1, DATA), noise(2, 70_001), noise(3, DATA));
+    tree.put_sparse(path(), len, &[(0, &first), (10 << 20, &middle), (len - DATA as u64, &last)]);
+    tree.put_file(Path::new("/d/z"), &noise(9, 5000));
+    tree
+}
+
+fn drivers() -> [Driver; 4] {
+    [Driver::inline(1), Driver::inline(2), Driver::threads(1), Driver::threads(4)]
+}
+
+/// Backs up a tree that misbehaves and compares what comes back with what is expected of it.
+fn check(misbehave: impl Fn(&MemTree), expect: impl Fn(&MemTree), failure: Option<&str>) {
+    for driver in drivers() {
+        let (source, expected) = (tree(LONG), tree(LONG));
+        misbehave(&source);
+        expect(&expected);
+        let world = World::new(5);
+        let store = world.create(SMALL).unwrap();
+        let notes = Arc::new(Notes::default());
+        let ask = Ask { driver, monitor: Arc::clone(&notes) as Arc<dyn Monitor>, ..Ask::default() };
+        world.backup(&store, &source, &ask).unwrap();
+        let failures = notes.failures.lock().unwrap().clone();
+        assert_eq!(failures.len(), usize::from(failure.is_some()), "{failures:?}");
+        assert!(failure.is_none_or(|failure| failures[0].contains(failure)), "{failures:?}");
+        let (restored, report) = world.restore(&store, &newest(&store).unwrap().unwrap().1).unwrap();
+        assert_eq!(report.failures, 0);
+        // The two trees have clocks of their own.
+        for tree in [&expected, &restored] {
+            for path in ["/", "/d", "/d/a", "/d/z", "/d/long"] {
+                if SourceTree::metadata(tree, Path::new(path)).is_ok() {
+                    tree.edit(Path::new(path), |metadata| metadata.mtime = Timestamp::default());
+                }
+            }
+        }
+        assert_eq!(expected.diff(&restored), Vec::<String>::new());
+    }
+}
+
+fn edit(tree: &MemTree, at: u64, bytes: &[u8]) {
+    tree.open_file(Path::new("d/long")).unwrap().write_at(at, bytes).unwrap();
+}
+
+fn cut(tree: &MemTree, len: u64) {
+    tree.open_file(Path::new("d/long")).unwrap().set_len(len).unwrap();
+}
+
+#[test]
+fn a_long_file_is_stored_as_it_is() {
+    check(|_| {}, |_| {}, None);
+}
+
+#[test]
+fn parts_are_cut_where_one_reader_cuts() {
+    for driver in drivers() {
+        let world = World::new(5);
+        let store = world.create(SMALL).unwrap();
+        let ask = Ask { driver, ..Ask::default() };
+        let short = world.backup(&store, &tree(SHORT), &ask).unwrap().report;
+        let long = world.backup(&store, &tree(LONG), &ask).unwrap().report;
+        assert_ne!(short.chunks.data_unique, 0);
+        assert_eq!(long.chunks.data_unique, 0);
+        assert_eq!(long.chunks.data_duplicate, short.chunks.data_unique + short.chunks.data_duplicate);
+    }
+}
+
+#[test]
+fn a_long_file_that_grows_is_kept_as_long_as_it_was() {
+    for read in 1..8 {
+        check(|source| source.mutate_on_read(path(), read, |tree| edit(tree, LONG, &noise(7, 100_000))), |_| {}, None);
+    }
+}
+
+#[test]
+fn a_long_file_that_grows_and_is_rewritten_is_reported() {
+    let rewrite = |source: &MemTree| {
+        // The first bytes are read again at the end, after the six reads of its parts.
+        source.mutate_on_read(path(), 7, |tree| {
+            edit(tree, LONG, b"more");
+            edit(tree, 0, b"other");
+        });
+        source.mutate_on_read(path(), 6, |tree| edit(tree, LONG, b"m"));
+    };
+    check(rewrite, |_| {}, Some("it was rewritten"));
+}
+
+#[test]
+fn a_long_file_that_shrinks_is_stored_as_far_as_it_was_read_and_reported() {
+    for len in [0, 500_000] {
+        let shrink = move |source: &MemTree| source.mutate_on_read(path(), 1, move |tree| cut(tree, len));
+        check(shrink, move |expected| cut(expected, len), Some("it became shorter"));
+    }
+}
+
+#[test]
+fn a_long_file_that_fails_to_read_is_left_out_and_reported() {
+    for after in [0, 600_000, 11 << 20, LONG - 1000] {
+        let fail = |source: &MemTree| source.fail_reads(path(), after, ErrorKind::Other);
+        check(fail, |expected| expected.remove(Path::new("d/long")).unwrap(), Some("/d/long"));
+    }
+}
+
+#[test]
+fn a_long_file_that_vanishes_once_it_is_open_is_kept() {
+    let vanish = |source: &MemTree| {
+        source.mutate_on_read(path(), 2, |tree| tree.remove(Path::new("d/long")).unwrap());
+    };
+    check(vanish, |_| {}, None);
+}
