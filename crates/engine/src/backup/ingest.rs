@@ -60,15 +60,12 @@ impl ChunkRule {
 /// The stages before identification.
 #[derive(Debug)]
 pub(crate) struct Ingest {
-    prefetcher: Prefetcher<Block<Input>>,
-    search: Box<dyn Ordered<In = Block<Input>, Out = Block<Searched>>>,
-    cutter: CutStage,
-    name: Box<dyn Ordered<In = CutBlock, Out = CutBlock>>,
+    blocks: Prefetcher<CutBlock>,
     accelerator: Option<Accelerator>,
 }
 
 impl Ingest {
-    /// Starts to read. `files` reads the small files that `reader` found. An accelerator takes as many blocks as its share of the budget has.
+    /// Starts to read. `files` reads the small files that `reader` found, and parts of long ones. An accelerator takes as many blocks as its share of the budget has.
     pub(crate) fn new(
         driver: &Driver,
         mut reader: SourceReader,
@@ -78,11 +75,11 @@ impl Ingest {
     ) -> Self {
         let depth = budget.blocks_in_flight;
         reader.look_ahead(driver, budget.walk_shares);
-        let limits = budget.device_limits();
+        let limits = budget.device_limits().map(|limits| (limits, budget.device_buffers()));
         let opened = accelerator.zip(limits).and_then(|(accelerator, limits)| Self::open(accelerator, &rule, limits));
         let ChunkRule { cutter, table, fingerprinter } = rule;
         let queue = driver.queue(FingerprintChunks { fingerprinter: Arc::clone(&fingerprinter) }, Pool::Compute, depth);
-        let (search, name): (Box<dyn Ordered<In = _, Out = _>>, Box<dyn Ordered<In = _, Out = _>>) =
+        let (search, name): (Stage<Block<Input>, Block<Searched>>, Stage<CutBlock, CutBlock>) =
             if let Some((work, pool)) = opened {
                 reader.read_for_device(pool);
                 let again = SearchBlock { table: table.clone() };
@@ -94,33 +91,76 @@ impl Ingest {
                 let find = FindCandidates { read: ReadSmall { files }, search: SearchBlock { table } };
                 (Box::new(driver.queue(find, Pool::Read, depth)), Box::new(queue))
             };
-        let prefetcher = driver.prefetch(move || reader.next_block(), depth);
-        Self { prefetcher, search, cutter: CutStage::new(cutter), name, accelerator: accelerator.cloned() }
+        let read = driver.prefetch("read", move || reader.next_block(), depth);
+        let mut cutting = Cutting { read: Some(read), search: Some(search), cutter: CutStage::new(cutter), name };
+        let blocks = driver.prefetch("cut", move || cutting.next(), budget.cut_ahead);
+        Self { blocks, accelerator: accelerator.cloned() }
     }
 
-    fn open(accelerator: &Accelerator, rule: &ChunkRule, limits: Limits) -> Option<(DeviceWork, device::Pool)> {
+    fn open(
+        accelerator: &Accelerator,
+        rule: &ChunkRule,
+        limits: (Limits, usize),
+    ) -> Option<(DeviceWork, device::Pool)> {
         accelerator.open(&rule.on_device(), &rule.fingerprinter, limits)
     }
 
     /// Hands every block over, in stream order.
     pub(crate) fn run(self, monitor: &dyn Monitor, each: &mut dyn FnMut(CutBlock) -> Result<()>) -> Result<()> {
-        let Self { prefetcher, mut search, mut cutter, mut name, accelerator } = self;
-        let mut take = |searched| name.push(cutter.cut(searched)).map_or(Ok(()), &mut *each);
-        for block in prefetcher {
+        let Self { blocks, accelerator } = self;
+        for block in blocks {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            search.push(block).map_or(Ok(()), &mut take)?;
+            each(block)?;
             report(accelerator.as_ref(), monitor);
-        }
-        while let Some(searched) = search.pop() {
-            take(searched)?;
-        }
-        while let Some(named) = name.pop() {
-            each(named)?;
         }
         report(accelerator.as_ref(), monitor);
         Ok(())
+    }
+}
+
+type Stage<I, O> = Box<dyn Ordered<In = I, Out = O>>;
+
+/// The stages from reading to names. One thread cuts and keeps the order.
+#[derive(Debug)]
+struct Cutting {
+    /// `None` after the last block.
+    read: Option<Prefetcher<Block<Input>>>,
+    /// `None` after the last block.
+    search: Option<Stage<Block<Input>, Block<Searched>>>,
+    cutter: CutStage,
+    name: Stage<CutBlock, CutBlock>,
+}
+
+impl Cutting {
+    /// Returns the next block, in stream order.
+    fn next(&mut self) -> Option<CutBlock> {
+        while let Some(searched) = self.searched() {
+            if let Some(named) = self.name.push(self.cutter.cut(searched)) {
+                return Some(named);
+            }
+        }
+        self.name.pop()
+    }
+
+    fn searched(&mut self) -> Option<Block<Searched>> {
+        let search = self.search.as_mut()?;
+        while let Some(read) = &mut self.read {
+            match read.next() {
+                Some(block) => {
+                    if let Some(searched) = search.push(block) {
+                        return Some(searched);
+                    }
+                }
+                None => self.read = None,
+            }
+        }
+        let searched = search.pop();
+        if searched.is_none() {
+            self.search = None;
+        }
+        searched
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Budget {
     pub threads: usize,
     /// Blocks read ahead, and in each of the two queues after that; 512 KiB each.
     pub blocks_in_flight: usize,
+    /// Blocks that are cut and named ahead of identification, which has a thread of its own then; 0: one thread does both.
+    pub cut_ahead: usize,
     /// Regions being compressed, of each kind.
     pub regions_in_flight: usize,
     /// Containers being sealed.
@@ -116,10 +118,16 @@ const CONTAINER_CHUNKS: usize = 1536;
 /// A unique chunk between two barriers: in the maps of the identifier and of locations, in its region and its unit.
 const UNRECORDED_BYTES: usize = 320;
 
-/// Batches on a device: one being filled, one on its way there, one being searched, one being named.
-const DEVICE_BATCHES: usize = 4;
+/// Threads from which on cutting has one of its own: with fewer, the thread that identifies is not the slowest.
+const CUT_AHEAD_THREADS: usize = 4;
+/// Blocks that cutting is ahead: more than one, so that neither thread waits for the other to wake.
+const CUT_AHEAD: usize = 4;
+
+/// Batches on a device: three on their way there or searched, two of which the device is ahead of cutting; two being named; and one that
+/// gets a free position while the others finish.
+const DEVICE_BATCHES: usize = 6;
 /// Bytes of a batch: with less than 8 MiB, launches and small copies take a part of the time; with more, memory only grows.
-const DEVICE_BATCH_BYTES: usize = 32 * MIB;
+const DEVICE_BATCH_BYTES: usize = 16 * MIB;
 
 impl Budget {
     /// Divides `bytes`, which must be at least [`Budget::BYTES_MIN`]. Queues get what their depth needs, at most as much as
@@ -131,7 +139,8 @@ impl Budget {
         let threads = Self::threads(bytes, threads);
         let mut budget = Self {
             threads,
-            blocks_in_flight: (bytes / 10 / (3 * BLOCK_AND_STEPS_BYTES)).clamp(1, 4 + threads),
+            blocks_in_flight: (bytes / 10 / (3 * BLOCK_AND_STEPS_BYTES)).clamp(1, (4 + threads).max(2 * threads)),
+            cut_ahead: if CUT_AHEAD_THREADS <= threads { CUT_AHEAD } else { 0 },
             regions_in_flight: (bytes / 24 / (2 * REGION_BYTES)).clamp(1, 4 + 2 * threads),
             containers_sealing: (bytes / 8 / SEALING_BYTES).clamp(1, 1 + threads),
             containers_writing: (bytes / 16 / CONTAINER_BYTES).clamp(1, 4),
@@ -174,7 +183,14 @@ impl Budget {
         (batches != 0 && blocks != 0).then_some(Limits { block_bytes: BLOCK_BYTES, blocks, batches, joined_bytes })
     }
 
-    /// Returns the memory of a device's blocks, lists and results, and of the queue that reads small files for it.
+    /// Returns how many blocks lie in memory that a device reads: those of all batches, and those that are read ahead of them or wait behind
+    /// them. A block in other memory is the processor's.
+    pub(crate) fn device_buffers(&self) -> usize {
+        self.device_batches * self.device_blocks + 2 * (self.blocks_in_flight + 1)
+    }
+
+    /// Returns the memory of a device's blocks, lists and results, and of the queue that reads small files for it. The queues before a device
+    /// count among those of a backup without one.
     fn device_bytes(&self) -> usize {
         let Some(limits) = self.device_limits() else { return 0 };
         // Chunks of the smallest average have the most candidates.
@@ -232,7 +248,8 @@ impl Budget {
     /// Returns what the shares add up to.
     pub fn memory_bytes(&self) -> usize {
         // One block more than each of the three queues holds is in somebody's hands; each kind has a container open.
-        let blocks = 3 * (self.blocks_in_flight + 1) * BLOCK_AND_STEPS_BYTES;
+        let cut_ahead = if self.cut_ahead == 0 { 0 } else { self.cut_ahead + 1 };
+        let blocks = (3 * (self.blocks_in_flight + 1) + cut_ahead) * BLOCK_AND_STEPS_BYTES;
         let regions = 2 * (self.regions_in_flight + 1) * REGION_BYTES;
         // More threads than there are jobs never compress at the same time.
         let jobs = 2 * self.regions_in_flight + self.containers_sealing;

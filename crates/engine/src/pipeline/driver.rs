@@ -44,7 +44,7 @@ impl Driver {
         Self::threads_and_readers(threads, threads.max(READING_THREADS))
     }
 
-    /// Does what [`Driver::threads`] does, and reads small files on `readers` threads.
+    /// Does what [`Driver::threads`] does, and reads small files and parts of long ones on `readers` threads.
     pub fn threads_and_readers(threads: usize, readers: usize) -> Self {
         let compute = Workers::start("compute", threads.max(1));
         let read = Workers::start("read", readers.max(1));
@@ -64,15 +64,17 @@ impl Driver {
         }
     }
 
-    /// Runs a producer ahead of its consumer by at most `depth` items.
+    /// Runs a producer ahead of its consumer by at most `depth` items, on a thread of this name. With a depth of 0, it runs when the
+    /// consumer asks.
     pub(crate) fn prefetch<T: Send + 'static>(
         &self,
+        name: &str,
         producer: impl FnMut() -> Option<T> + Send + 'static,
         depth: usize,
     ) -> Prefetcher<T> {
         match &*self.0 {
-            Kind::Threads { .. } => Prefetcher::threaded(producer, depth, |body| spawn("feed", body)),
-            Kind::Inline { .. } => Prefetcher::Inline(Box::new(producer)),
+            Kind::Threads { .. } if depth != 0 => Prefetcher::threaded(producer, depth, |body| spawn(name, body)),
+            Kind::Threads { .. } | Kind::Inline { .. } => Prefetcher::Inline(Box::new(producer)),
         }
     }
 

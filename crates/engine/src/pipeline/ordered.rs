@@ -3,7 +3,7 @@
 use crate::pipeline::task_queue::{Task, TaskQueue};
 
 /// A stage whose results come in the order of its inputs, wherever they are computed.
-pub(crate) trait Ordered: std::fmt::Debug {
+pub(crate) trait Ordered: std::fmt::Debug + Send {
     /// Input of a task.
     type In;
     /// Result of a task.

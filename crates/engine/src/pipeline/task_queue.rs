@@ -145,7 +145,10 @@ mod tests {
             results.extend(queue.drain());
             assert_eq!(results, (0..100).map(|number| number * number).collect::<Vec<_>>());
             let mut numbers = 0..10;
-            assert_eq!(driver.prefetch(move || numbers.next(), 2).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+            assert_eq!(
+                driver.prefetch("numbers", move || numbers.next(), 2).collect::<Vec<_>>(),
+                (0..10).collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -165,18 +165,29 @@ impl Scaling<'_> {
         }
     }
 
-    /// Cuts and names a file by the stages of a backup up to identification: readers, workers, and this thread, which keeps the order.
+    /// Cuts and names a file by the stages of a backup up to identification: readers, workers, and the sequencer, which keeps the order. With
+    /// many threads, the sequencer has a thread of its own; it is this one in a second run, which tells what it takes.
     fn pipeline(&self, file: &Path, threads: usize) -> Result<Cost> {
+        let budget = Budget::of(PIPELINE_BYTES, threads);
+        let cost = self.pipeline_with(file, budget)?;
+        if budget.cut_ahead == 0 {
+            return Ok(cost);
+        }
+        let alone = self.pipeline_with(file, Budget { cut_ahead: 0, ..budget })?;
+        Ok(Cost { sequencer: alone.sequencer, ..cost })
+    }
+
+    fn pipeline_with(&self, file: &Path, budget: Budget) -> Result<Cost> {
         let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
         let sizes = ChunkSizes::for_average(self.average);
+        let driver = Driver::threads(budget.threads);
         let options = RecordOptions {
             roots: vec![file.to_path_buf()],
             excludes: Arc::new(Excludes::default()),
             rule: ChunkRule::new(Chunking::Gear(sizes), &OPEN_KEY, Arc::new(Keyed)),
-            budget: Budget::of(PIPELINE_BYTES, threads),
+            budget,
             accelerator: None,
         };
-        let driver = Driver::threads(threads);
         let (mut bytes, mut chunks) = (0, 0);
         let before = (Instant::now(), processor_time(), processor_time_of_all());
         let failures = record(&source, options, &driver, self.monitor, &mut |recorded| {
