@@ -70,7 +70,7 @@ impl FromStr for AcceleratorChoice {
     }
 }
 
-/// The least memory budget with which a device is used: it has a share of about 220 MiB, and its driver takes some hundred MiB besides.
+/// The least memory budget with which a device is used: it has a share of about 190 MiB, and its driver takes some hundred MiB besides.
 pub const DEVICE_BYTES_MIN: usize = 1 << 30;
 
 /// The least memory budget with which `auto` uses a device: half of it stays with the index.
@@ -209,12 +209,12 @@ impl Accelerator {
         monitor.note(&format!("{name} is not used any more: {fault}; the processor does all of its work"));
     }
 
-    /// Opens a queue for one operation, and the buffers that the device reads. `None`: the device is not used, or is of no use.
+    /// Opens a queue for one operation, and so many buffers that the device reads. `None`: the device is not used, or is of no use.
     pub(crate) fn open(
         &self,
         rule: &Rule,
         fingerprinter: &Arc<dyn Fingerprinter>,
-        limits: Limits,
+        (limits, buffers): (Limits, usize),
     ) -> Option<(DeviceWork, Pool)> {
         if self.is_ended() || rule.search.is_none() && rule.hash.is_none() {
             return None;
@@ -227,7 +227,7 @@ impl Accelerator {
             Ok(batches) => {
                 let allocating = Arc::clone(device);
                 let allocate = move |len| allocating.allocate(len);
-                let pool = Pool::new(limits.block_bytes, limits.blocks * limits.batches, allocate);
+                let pool = Pool::new(limits.block_bytes, buffers, allocate);
                 let work = Work {
                     accelerator: self.clone(),
                     batches: Some(batches),

@@ -31,7 +31,7 @@ pub(super) fn prepare(
 ) -> (Option<DeviceWork>, Option<Pool>, usize) {
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(keys);
     let rule = Rule { search: None, hash: fingerprinter.on_device() };
-    match accelerator.and_then(|accelerator| accelerator.open(&rule, &fingerprinter, LIMITS)) {
+    match accelerator.and_then(|accelerator| accelerator.open(&rule, &fingerprinter, (LIMITS, BLOCKS * BATCHES))) {
         Some((work, pool)) => (Some(work), Some(pool), LIMITS.area_bytes() * BATCHES + LIMITS.host_bytes(0)),
         None => (None, None, 0),
     }

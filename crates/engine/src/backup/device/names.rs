@@ -55,9 +55,10 @@ impl DeviceNames {
         Self { lineup: Lineup::new(queue), fingerprinter, work, open: None, started: None, named: None, depth }
     }
 
+    /// Returns true if a block more would exceed the limits: two batches, of which one is named while the blocks of the other one come, and the
+    /// processor's queue. Blocks that wait here for no reason would be missing where files are read.
     fn is_full(&self) -> bool {
-        let limits = &self.work.limits;
-        limits.blocks * limits.batches <= self.lineup.elsewhere_count() || self.depth <= self.lineup.processor_count()
+        2 * self.work.limits.blocks <= self.lineup.elsewhere_count() || self.depth <= self.lineup.processor_count()
     }
 
     fn enter(&mut self, block: CutBlock) {

@@ -41,10 +41,10 @@ impl DeviceSearch {
         Self { read, lineup: Lineup::new(queue), again, work, open: Vec::new(), depth }
     }
 
-    /// Returns true if a block more would exceed the limits: the batches but one, which is being named, and the processor's queue.
+    /// Returns true if a block more would exceed the limits: half of the batches, since the others are being named, and the processor's queue.
     fn is_full(&self) -> bool {
         let limits = &self.work.limits;
-        let blocks = limits.blocks * (limits.batches - 1).max(1);
+        let blocks = limits.blocks * (limits.batches / 2).max(1);
         blocks <= self.lineup.elsewhere_count() || self.depth <= self.lineup.processor_count()
     }
 
