@@ -25,10 +25,11 @@ fn drivers() -> Vec<Named> {
     inline.chain(threaded).collect()
 }
 
-fn budgets() -> [(&'static str, Budget); 4] {
+fn budgets() -> [(&'static str, Budget); 5] {
     let usual = Ask::default().budget;
     let tiny = Budget {
         blocks_in_flight: 1,
+        cut_ahead: 1,
         regions_in_flight: 1,
         containers_sealing: 1,
         containers_writing: 1,
@@ -41,6 +42,7 @@ fn budgets() -> [(&'static str, Budget); 4] {
     [
         ("usual", usual),
         ("tiny", tiny),
+        ("cut ahead, chunks copied by workers", Budget { cut_ahead: 3, ..usual }),
         ("a barrier after each container", Budget { barrier_containers: 1, ..usual }),
         ("few pending bytes", Budget { pending_bytes: 700, references_in_flight: 50, ..usual }),
     ]

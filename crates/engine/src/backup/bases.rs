@@ -135,7 +135,8 @@ impl Task for FindFeatures {
     type In = Region;
     type Out = (Region, RegionFeatures);
 
-    fn run(&self, region: Region) -> Self::Out {
+    fn run(&self, mut region: Region) -> Self::Out {
+        region.gather();
         let lens: Vec<u32> = region.chunks.iter().map(|packed| packed.chunk.len).collect();
         let features = self.0.features(&lens, &region.plain);
         (region, features)

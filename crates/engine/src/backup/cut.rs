@@ -8,6 +8,7 @@ use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event
 use crate::backup::long_file::LongEnds;
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
+use crate::container::LendChunks;
 use crate::fingerprint::Fingerprinter;
 use crate::pipeline::Task;
 use crate::types::Fingerprint;
@@ -166,6 +167,31 @@ impl CutBlock {
     /// Returns how many chunks there are.
     pub(crate) fn chunk_count(&self) -> usize {
         self.locations.len()
+    }
+}
+
+impl LendChunks for CutBlock {
+    fn lent(&self, number: usize) -> &[u8] {
+        self.chunk(number)
+    }
+}
+
+/// Bytes of a chunk.
+#[derive(Clone, Copy)]
+pub(crate) enum ChunkBytes<'a> {
+    /// They are copied at once.
+    Here(&'a [u8]),
+    /// They are the chunk of this number, and stay where they are until a worker copies them.
+    Lent(&'a Arc<CutBlock>, usize),
+}
+
+impl ChunkBytes<'_> {
+    /// Returns them.
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Lent(block, number) => block.chunk(*number),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
 use crate::backup::bases::{Neighbors, StoredChunk};
-use crate::backup::cut::CutBlock;
+use crate::backup::cut::{ChunkBytes, CutBlock};
 use crate::backup::pack::PackStage;
 use crate::codec::len_u32;
 use crate::container::{Assigned, RegionChunk};
@@ -95,6 +95,21 @@ pub struct ChunkCounts {
     pub(crate) bytes_added: u64,
 }
 
+/// The part of a block that must be new for it to stay until its chunks are in regions: otherwise few new chunks would keep many blocks.
+const LENT_PART: (u64, u64) = (7, 8);
+
+/// Returns true if so much of a block's chunks is new that it may stay.
+fn is_mostly_new(chunks: &[SequencedChunk], unique: impl Iterator<Item = usize>) -> bool {
+    let len = |chunk: &SequencedChunk| u64::from(chunk.chunk.len);
+    let new: u64 = unique.filter_map(|number| chunks.get(number)).map(len).sum();
+    let all: u64 = chunks.iter().map(len).sum();
+    all * LENT_PART.0 <= new * LENT_PART.1
+}
+
+fn is_unique(resolved: &&Resolved) -> bool {
+    resolved.verdict == Verdict::Unique
+}
+
 /// Identifies chunks, hands unique ones to packing, and remembers where each went until it is recorded.
 pub(crate) struct IdentifyStage<'a> {
     keys: Arc<Keys>,
@@ -106,6 +121,8 @@ pub(crate) struct IdentifyStage<'a> {
     /// References whose turn has not come, by sequence.
     slots: VecDeque<Slot>,
     slots_max: usize,
+    /// Whether blocks of mostly new chunks stay until workers have copied these into regions.
+    lends: bool,
     /// Containers of the unique chunks that a pending reference may still name by their sequence.
     locations: HashMap<u64, ContainerId, BySequence>,
     /// Recorded chunks to be taken out of `locations` once the references up to a sequence have gone.
@@ -145,6 +162,7 @@ impl<'a> IdentifyStage<'a> {
             held: HashMap::default(),
             slots: VecDeque::new(),
             slots_max: budget.references_in_flight,
+            lends: budget.cut_ahead != 0,
             locations: HashMap::default(),
             retiring: VecDeque::new(),
             unrecorded: HashMap::new(),
@@ -155,7 +173,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Takes the chunks of a block.
-    pub(crate) fn submit(&mut self, block: &CutBlock) -> Result<()> {
+    pub(crate) fn submit(&mut self, block: &Arc<CutBlock>) -> Result<()> {
         let first = self.next;
         let mut chunks = Vec::with_capacity(block.chunk_count());
         for (number, fingerprint) in block.fingerprints.iter().enumerate() {
@@ -169,11 +187,14 @@ impl<'a> IdentifyStage<'a> {
         let mut resolved = std::mem::take(&mut self.resolved);
         resolved.clear();
         self.identifier.submit(&chunks, &mut resolved)?;
+        let number_of = |verdict: &Resolved| usize::try_from(verdict.sequence.0.checked_sub(first)?).ok();
+        let is_lent = self.lends && is_mostly_new(&chunks, resolved.iter().filter(is_unique).filter_map(number_of));
         for verdict in &resolved {
-            let number = verdict.sequence.0.checked_sub(first).and_then(|number| usize::try_from(number).ok());
-            match number.and_then(|number| Some((number, *block.fingerprints.get(number)?))) {
+            match number_of(verdict).and_then(|number| Some((number, *block.fingerprints.get(number)?))) {
                 Some((number, fingerprint)) => {
-                    self.resolve(*verdict, fingerprint, ChunkKind::Data, 0, block.chunk(number))?;
+                    let bytes =
+                        if is_lent { ChunkBytes::Lent(block, number) } else { ChunkBytes::Here(block.chunk(number)) };
+                    self.resolve(*verdict, fingerprint, ChunkKind::Data, 0, bytes)?;
                 }
                 None => self.resolve_held(*verdict)?,
             }
@@ -260,7 +281,7 @@ impl<'a> IdentifyStage<'a> {
 
     fn resolve_held(&mut self, resolved: Resolved) -> Result<()> {
         let held = self.held.remove(&resolved.sequence.0).expect("an identifier gives one verdict on each chunk");
-        self.resolve(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
+        self.resolve(resolved, held.fingerprint, held.kind, held.hints_len, ChunkBytes::Here(&held.bytes))
     }
 
     fn resolve(
@@ -269,7 +290,7 @@ impl<'a> IdentifyStage<'a> {
         fingerprint: Fingerprint,
         kind: ChunkKind,
         hints_len: u32,
-        bytes: &[u8],
+        bytes: ChunkBytes<'_>,
     ) -> Result<()> {
         let is_unique = resolved.verdict == Verdict::Unique;
         let container_kind = match kind {
@@ -281,21 +302,25 @@ impl<'a> IdentifyStage<'a> {
             ChunkKind::Tree | ChunkKind::Recipe => {
                 *if is_unique { &mut self.counts.metadata_unique } else { &mut self.counts.metadata_duplicate } += 1;
                 if let Verdict::Stored(container) = resolved.verdict {
-                    self.manifest.add(container, len_u32(bytes.len()));
+                    self.manifest.add(container, len_u32(bytes.get().len()));
                 }
                 ContainerKind::Metadata
             }
         };
-        let chunk = Chunk { fingerprint, len: len_u32(bytes.len()) };
+        let chunk = Chunk { fingerprint, len: len_u32(bytes.get().len()) };
         if !is_unique {
             if let (ChunkKind::Data, Verdict::Stored(container)) = (kind, resolved.verdict) {
                 self.pack.refer(&chunk, container);
             }
             return Ok(());
         }
-        self.counts.bytes_added += bytes.len() as u64;
+        self.counts.bytes_added += bytes.get().len() as u64;
         let chunk = RegionChunk { chunk, kind, hints_len, sequence: resolved.sequence };
-        self.pack.push(container_kind, chunk, bytes, &Slots(&self.slots))
+        let slots = Slots(&self.slots);
+        match bytes {
+            ChunkBytes::Here(bytes) => self.pack.push(container_kind, chunk, bytes, &slots),
+            ChunkBytes::Lent(block, number) => self.pack.push_lent(chunk, (block, number), &slots),
+        }
     }
 
     fn set_verdict(&mut self, resolved: Resolved) {

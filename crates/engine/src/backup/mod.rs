@@ -45,7 +45,8 @@ pub struct Budget {
     pub threads: usize,
     /// Blocks read ahead, and in each of the two queues after that; 512 KiB each.
     pub blocks_in_flight: usize,
-    /// Blocks that are cut and named ahead of identification, which has a thread of its own then; 0: one thread does both.
+    /// Blocks that are cut and named ahead of identification, which has a thread of its own then, and leaves it to workers to copy new chunks;
+    /// 0: one thread does all of it.
     pub cut_ahead: usize,
     /// Regions being compressed, of each kind.
     pub regions_in_flight: usize,
@@ -250,7 +251,9 @@ impl Budget {
         // One block more than each of the three queues holds is in somebody's hands; each kind has a container open.
         let cut_ahead = if self.cut_ahead == 0 { 0 } else { self.cut_ahead + 1 };
         let blocks = (3 * (self.blocks_in_flight + 1) + cut_ahead) * BLOCK_AND_STEPS_BYTES;
-        let regions = 2 * (self.regions_in_flight + 1) * REGION_BYTES;
+        // Blocks that stay until workers have copied their chunks into regions: those of regions being copied, and the ends of the others.
+        let lent = if self.cut_ahead == 0 { 0 } else { (self.threads + 4) * BLOCK_AND_STEPS_BYTES };
+        let regions = 2 * (self.regions_in_flight + 1) * REGION_BYTES + lent;
         // More threads than there are jobs never compress at the same time.
         let jobs = 2 * self.regions_in_flight + self.containers_sealing;
         let compressors = (self.threads.min(jobs) + 1) * COMPRESSOR_BYTES;

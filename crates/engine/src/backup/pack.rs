@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::backup::bases::{BaseStage, ChooseBases, Neighbors};
+use crate::backup::cut::CutBlock;
 use crate::compress::{Compression, Compressor};
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::BasePlaintexts;
@@ -30,6 +31,8 @@ struct Line {
 /// Packs the unique chunks of a session into regions, and regions into containers.
 pub(crate) struct PackStage {
     region_bytes: u32,
+    /// Bytes of a buffer for a region of data: none if most chunks are lent.
+    data_buffer_bytes: u32,
     data: Line,
     metadata: Line,
     ordinals: u32,
@@ -70,6 +73,7 @@ impl PackStage {
         };
         Self {
             region_bytes: store.config.region_bytes,
+            data_buffer_bytes: if budget.cut_ahead == 0 { store.config.region_bytes } else { 0 },
             data: line(ContainerKind::Data),
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
@@ -88,12 +92,27 @@ impl PackStage {
         bytes: &[u8],
         neighbors: &dyn Neighbors,
     ) -> Result<()> {
-        let filled = self.line(kind).region.plain_len;
-        if self.region_bytes < filled.saturating_add(chunk.chunk.len) {
-            self.end_region(kind, neighbors)?;
-        }
+        self.make_space(kind, chunk.chunk.len, neighbors)?;
         self.line(kind).region.push(chunk, bytes);
         Ok(())
+    }
+
+    /// Appends a unique chunk of data that stays where it is until a worker copies it.
+    pub(crate) fn push_lent(
+        &mut self,
+        chunk: RegionChunk,
+        (lender, number): (&Arc<CutBlock>, usize),
+        neighbors: &dyn Neighbors,
+    ) -> Result<()> {
+        self.make_space(ContainerKind::Data, chunk.chunk.len, neighbors)?;
+        self.data.region.push_lent(chunk, Arc::<CutBlock>::clone(lender), number);
+        Ok(())
+    }
+
+    /// Ends the region if a chunk of this length does not fit.
+    fn make_space(&mut self, kind: ContainerKind, len: u32, neighbors: &dyn Neighbors) -> Result<()> {
+        let filled = self.line(kind).region.plain_len;
+        if self.region_bytes < filled.saturating_add(len) { self.end_region(kind, neighbors) } else { Ok(()) }
     }
 
     /// Takes note that the snapshot refers to a chunk of data that was stored before.
@@ -166,12 +185,15 @@ impl PackStage {
     }
 
     fn end_region(&mut self, kind: ContainerKind, neighbors: &dyn Neighbors) -> Result<()> {
-        let region_bytes = self.region_bytes;
+        let buffer_bytes = match kind {
+            ContainerKind::Data => self.data_buffer_bytes,
+            ContainerKind::Metadata => self.region_bytes,
+        };
         let line = self.line(kind);
         if line.region.chunks.is_empty() {
             return Ok(());
         }
-        let region = std::mem::replace(&mut line.region, Region::with_buffer(region_bytes));
+        let region = std::mem::replace(&mut line.region, Region::with_buffer(buffer_bytes));
         let ready = match &mut self.bases {
             Some(bases) if kind == ContainerKind::Data => bases.push(region, neighbors),
             _ => Some(region),

@@ -253,8 +253,9 @@ struct Sequencer {
 
 impl Sequencer {
     fn take(&mut self, mut block: CutBlock, identify: &mut IdentifyStage<'_>) -> Result<()> {
-        identify.submit(&block)?;
-        self.waiting.extend(block.events.drain(..));
+        let events = std::mem::take(&mut block.events);
+        identify.submit(&Arc::new(block))?;
+        self.waiting.extend(events);
         self.advance(identify)?;
         if identify.is_congested() || self.waiting_max <= self.waiting.len() {
             identify.resolve_all()?;

@@ -276,7 +276,7 @@ impl<'a> Writer<'a> {
     /// Hands the open block over to be fingerprinted.
     fn name_open(&mut self) -> Result<()> {
         match self.open.take().and_then(|block| self.name.push(block)) {
-            Some(named) => self.identify(&named),
+            Some(named) => self.identify(named),
             None => Ok(()),
         }
     }
@@ -285,19 +285,19 @@ impl<'a> Writer<'a> {
     fn name_all(&mut self) -> Result<()> {
         self.name_open()?;
         while let Some(named) = self.name.pop() {
-            self.identify(&named)?;
+            self.identify(named)?;
         }
         Ok(())
     }
 
-    fn identify(&mut self, block: &CutBlock) -> Result<()> {
+    fn identify(&mut self, block: CutBlock) -> Result<()> {
         self.session.beat();
         let waiting = self.stage.waiting();
         assert!(
             waiting <= 2 * self.options.budget.references_in_flight,
             "references are taken while chunks are appended"
         );
-        self.stage.submit(block)?;
+        self.stage.submit(&Arc::new(block))?;
         if self.stage.is_congested() { self.stage.resolve_all() } else { Ok(()) }
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Serial and a function of the order of its input alone, so that every driver fills the same containers.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use crate::compress::{Algorithm, Compression, Compressor};
 use crate::container::bases::{Base, Bases};
 use crate::container::directory::{CHUNKS_MAX, Form, REGIONS_MAX, Shape, Side, sealed_len};
@@ -42,6 +45,23 @@ pub struct ChosenBases {
     pub is_sure: bool,
 }
 
+/// Bytes of several chunks, which stay where they are until a region takes them.
+pub(crate) trait LendChunks: Debug + Send + Sync {
+    /// Returns a chunk's bytes.
+    fn lent(&self, number: usize) -> &[u8];
+}
+
+/// A chunk of a region whose bytes are elsewhere.
+#[derive(Clone, Debug)]
+struct LentChunk {
+    /// Number of the chunk in the region.
+    index: usize,
+    /// What has its bytes.
+    lender: Arc<dyn LendChunks>,
+    /// Its number there.
+    number: usize,
+}
+
 /// A run of consecutive unique chunks, to be compressed and sealed together.
 #[derive(Clone, Debug, Default)]
 pub struct Region {
@@ -49,6 +69,8 @@ pub struct Region {
     pub(crate) chunks: Vec<RegionChunk>,
     /// Their bytes, one after the other. Dropped once the region is packed, unless they are stored as they are.
     pub(crate) plain: Vec<u8>,
+    /// Chunks whose bytes are not in `plain` yet, in order.
+    lent: Vec<LentChunk>,
     /// Compressed form, where that is shorter; empty until compressed.
     compressed: Vec<u8>,
     /// How it was compressed.
@@ -105,6 +127,32 @@ impl Region {
         self.chunks.push(chunk);
         self.plain.extend_from_slice(bytes);
         self.plain_len += chunk.chunk.len;
+    }
+
+    /// Appends a chunk whose bytes stay where they are until [`Region::gather`].
+    pub(crate) fn push_lent(&mut self, chunk: RegionChunk, lender: Arc<dyn LendChunks>, number: usize) {
+        self.lent.push(LentChunk { index: self.chunks.len(), lender, number });
+        self.chunks.push(chunk);
+        self.plain_len += chunk.chunk.len;
+    }
+
+    /// Copies the bytes of all chunks into the region.
+    pub(crate) fn gather(&mut self) {
+        if self.lent.is_empty() {
+            return;
+        }
+        let own = std::mem::replace(&mut self.plain, Vec::with_capacity(self.plain_len as usize));
+        let mut own = own.as_slice();
+        let mut lent = std::mem::take(&mut self.lent).into_iter().peekable();
+        for (index, packed) in self.chunks.iter().enumerate() {
+            if let Some(LentChunk { lender, number, .. }) = lent.next_if(|lent| lent.index == index) {
+                self.plain.extend_from_slice(lender.lent(number));
+            } else {
+                let (bytes, rest) = own.split_at(packed.chunk.len as usize);
+                self.plain.extend_from_slice(bytes);
+                own = rest;
+            }
+        }
     }
 
     /// Compresses the plaintext.
@@ -440,6 +488,37 @@ mod tests {
         }
         region.compress(&mut Compressor::default(), Compression::Zstd(1));
         region
+    }
+
+    #[derive(Debug)]
+    struct Lender(Vec<Vec<u8>>);
+
+    impl LendChunks for Lender {
+        fn lent(&self, number: usize) -> &[u8] {
+            &self.0[number]
+        }
+    }
+
+    #[test]
+    fn a_region_of_lent_chunks_is_that_of_copied_ones() {
+        let chunks: Vec<Vec<u8>> = (0..12u8).map(|number| vec![number; 1 + usize::from(number) % 5]).collect();
+        let lender: Arc<dyn LendChunks> = Arc::new(Lender(chunks.clone()));
+        for lent in 0..1u32 << chunks.len() {
+            let (mut copied, mut mixed) = (Region::default(), Region::default());
+            for (number, bytes) in chunks.iter().enumerate() {
+                let len = u32::try_from(bytes.len()).unwrap();
+                let chunk = data_chunk(Fingerprint([1; 32]), len, number as u64);
+                copied.push(chunk, bytes);
+                if lent >> number & 1 == 0 {
+                    mixed.push(chunk, bytes);
+                } else {
+                    mixed.push_lent(chunk, Arc::clone(&lender), number);
+                }
+            }
+            mixed.gather();
+            assert_eq!((&mixed.plain, mixed.plain_len), (&copied.plain, copied.plain_len), "{lent:b}");
+            assert_eq!(mixed.chunks, copied.chunks);
+        }
     }
 
     #[test]

@@ -42,6 +42,7 @@ impl Task for CompressRegion {
     type Out = Region;
 
     fn run(&self, mut region: Region) -> Region {
+        region.gather();
         let mut compressor = self.compressors.take();
         let ChosenBases { bases: chosen, is_sure } = std::mem::take(&mut region.chosen);
         let is_done = is_sure && self.compress_against(&mut region, &chosen, &mut compressor);

@@ -12,7 +12,7 @@ pub(crate) mod seal;
 pub mod trailer;
 
 pub use bases::{Base, Bases, ChunkRun};
-pub(crate) use builder::Assigned;
+pub(crate) use builder::{Assigned, LendChunks};
 pub use builder::{ChosenBases, ChunkSample, ContainerBuilder, Region, RegionChunk};
 pub(crate) use builder::{CompressedRegion, Packer};
 pub use directory::{Directory, DirectoryChunk, Form, RegionEntry, RegionSample};
