@@ -54,7 +54,6 @@ impl Noise {
         self
     }
 
-    #[cfg(test)]
     /// Takes chunks of one length; the last one of a block may be shorter.
     #[must_use]
     pub(crate) fn with_chunks_of(mut self, len: u32) -> Self {
