@@ -91,6 +91,9 @@ fn rounds(count: usize, run: &mut dyn FnMut() -> Result<Duration>) -> Result<Vec
     Ok(seconds)
 }
 
+/// A block, with starts and lengths of its chunks.
+type KnownBlock<'a> = (&'a [u8], &'a [(u32, u32)]);
+
 /// Measures the processor.
 pub fn of_processor(options: &RatesOptions) -> Result<Vec<Rate>> {
     let noise = Noise::new(options.bytes, AVERAGE_BYTES)?.with_cuts();
@@ -103,11 +106,12 @@ pub fn of_processor(options: &RatesOptions) -> Result<Vec<Rate>> {
         names.len()
     };
     for threads in &options.threads {
-        let blocks: Vec<(&[u8], &Vec<(u32, u32)>)> = noise.bytes.chunks(BLOCK_BYTES).zip(&noise.chunks).collect();
+        let blocks: Vec<KnownBlock<'_>> =
+            noise.bytes.chunks(BLOCK_BYTES).zip(noise.chunks.iter().map(Vec::as_slice)).collect();
         let share = blocks.len().div_ceil((*threads).max(1));
         for (work, searches, names) in [("candidates", true, false), ("names", false, true), ("both", true, true)] {
             let part = |number: usize| Ok(blocks.chunks(share).nth(number).unwrap_or_default());
-            let on_part = |part: &[(&[u8], &Vec<(u32, u32)>)]| {
+            let on_part = |part: &[KnownBlock<'_>]| {
                 let (mut found, mut bytes) = (Vec::new(), 0);
                 for (block, known) in part {
                     if searches {

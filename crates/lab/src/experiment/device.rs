@@ -11,6 +11,7 @@ use crate::findings::Cell;
 use crate::processor::driver_version;
 use crate::rates::noise::Noise;
 use crate::rates::transfers::{Transfers, Work};
+use crate::together::Taken;
 
 /// Name of a device's rows.
 pub(super) const TITLE: &str = "device";
@@ -101,8 +102,8 @@ impl Accelerator {
         let transfers = Transfers::load(device, noise()?)?;
         let taken = transfers.measure(work, BATCH_BYTES, 0, (PASSES, rounds as usize));
         let taken = taken.with_context(|| format!("the device {}", device.about().name))?;
-        let rates = Samples(taken.iter().map(|taken| taken.rate()).collect());
-        Ok(Rates { rates, costs: Samples(taken.iter().map(|taken| taken.processor_per_gigabyte()).collect()) })
+        let rates = Samples(taken.iter().map(Taken::rate).collect());
+        Ok(Rates { rates, costs: Samples(taken.iter().map(Taken::processor_per_gigabyte).collect()) })
     }
 }
 
