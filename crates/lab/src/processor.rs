@@ -25,9 +25,27 @@ pub(crate) fn waiting_time() -> Duration {
     Duration::from_nanos(nanoseconds.unwrap_or_default())
 }
 
+/// Returns the version of the driver for NVIDIA GPUs; none where the system does not tell.
+pub(crate) fn driver_version() -> Option<String> {
+    version_in(&read_to_string("/proc/driver/nvidia/version").unwrap_or_default())
+}
+
+/// Finds the first word of digits and points.
+fn version_in(text: &str) -> Option<String> {
+    let is_version = |word: &&str| word.contains('.') && word.chars().all(|char| char.is_ascii_digit() || char == '.');
+    text.split_ascii_whitespace().find(is_version).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_of_a_driver_is_found_in_the_line_of_its_module() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version:  gcc 12.2.0\n";
+        assert_eq!(version_in(text).as_deref(), Some("580.159.04"));
+        assert_eq!(version_in("no driver.\n"), None);
+    }
 
     #[test]
     fn work_takes_processor_time() {

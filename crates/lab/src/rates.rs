@@ -1,32 +1,40 @@
 //! Rates of candidates and fingerprints, on threads of the processor and on a device. `bench/device` makes tables of them.
+//!
+//! The time of a round begins when all bytes lie in the host's memory, and ends with the last result. One round goes before and does not count.
+//!
+//! - The processor: each thread has a share of the blocks. `candidates` finds where chunks may end, `names` hashes chunks that are known before, with
+//!   keyed BLAKE3, and `both` does one after the other.
+//! - A device: the bytes lie in page-locked memory, as the readers of a backup leave them. `copy` sends them; `candidates` gets the positions
+//!   back and makes chunks of them; `names` sends known chunks and gets their names back; `both` does everything, in batches, several in flight. Results are checked as in a
+//!   backup: the processor computes a sample again, in the measured time. `sha-1` and `sha-256` name chunks by these hashes instead.
+//! - `both, filled`: threads copy the bytes into page-locked buffers inside of the measured time, as many as the largest number of threads. It shows
+//!   how much the memory of a machine allows, because each byte is read and written once more.
+//!
+//! SHA-1 and SHA-256 on threads of the processor are in table IX of `lab paper lazy-table-9`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, anyhow};
-use onefold_accel::boundary::Finder;
-use onefold_accel::device::{
-    Batch, Batches, Check, Device, Limits, NameHash, Namer, Pool, Range, Rule, Search, Span, Wait,
-};
+use anyhow::Result;
+use onefold_accel::device::Device;
 use onefold_accel::fingerprint::keyed_hashes;
-use onefold_engine::chunk::{ChunkSizes, Chunking, Cutter};
-use onefold_engine::random::SplitMix64;
 use serde::Serialize;
 
+use crate::coprocessor::fingerprint::Hash;
 use crate::together::together;
+use noise::{BLOCK_BYTES, KEY, Noise};
+use transfers::{Transfers, Work, seconds, whole_batch};
 
-/// Bytes of a block, as a backup has them.
-const BLOCK_BYTES: usize = 512 << 10;
+pub(crate) mod noise;
+pub(crate) mod transfers;
+
 /// Average size of chunks.
 const AVERAGE_BYTES: u32 = 8 << 10;
-/// Batches in flight, as a backup has them.
-const BATCHES: usize = 4;
-const KEY: [u8; 32] = [7; 32];
 
 /// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct RatesOptions {
-    /// Bytes in memory, made by a seed.
+    /// Bytes in memory, made by a seed. On a device there are as many again, for the buffers that threads fill.
     pub bytes: usize,
     /// Rounds, of which the median counts.
     pub rounds: usize,
@@ -39,11 +47,11 @@ pub struct RatesOptions {
 /// A rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// The work: `candidates`, `names`, `both`, or `copy`; or a kernel.
+    /// The work, as the module describes it; or a kernel.
     pub work: String,
     /// The processor, or the name of a device.
     pub by: String,
-    /// Threads of the processor; 0 on a device.
+    /// Threads of the processor; on a device those that fill buffers, or 0.
     pub threads: usize,
     /// Bytes of a batch; 0 on the processor.
     pub batch_bytes: usize,
@@ -75,208 +83,82 @@ impl Rate {
     }
 }
 
-/// Data with what the processor finds in it.
-struct Prepared {
-    noise: Vec<u8>,
-    finder: Finder,
-    search: Search,
-}
-
-fn prepare(bytes: usize) -> Prepared {
-    let mut random = SplitMix64::new(1);
-    let bytes = bytes.next_multiple_of(BLOCK_BYTES);
-    let noise = (0..bytes / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect();
-    let word = |random: &mut SplitMix64| u32::try_from(random.next_u64() >> 32).expect("32 bits");
-    let table: [u32; 256] = std::array::from_fn(|_| word(&mut random));
-    let threshold = u32::MAX / ChunkSizes::for_average(AVERAGE_BYTES).target;
-    let search = Search { table: Box::new(table), threshold };
-    Prepared { noise, finder: Finder::new(&table, threshold), search }
-}
-
-/// Cuts a block as a stream of its own; returns starts and lengths.
-fn cut(candidates: &[u32], len: u32) -> Vec<(u32, u32)> {
-    let mut cuts = Vec::new();
-    Cutter::new(Chunking::Gear(ChunkSizes::for_average(AVERAGE_BYTES))).advance(len, candidates, &mut cuts);
-    cuts.push(len);
-    let mut start = 0;
-    let mut chunks = Vec::new();
-    for end in cuts {
-        if start < end {
-            chunks.push((start, end - start));
-        }
-        start = end;
-    }
-    chunks
-}
-
-/// Seconds of rounds, shortest first.
+/// Seconds of rounds after one that does not count, shortest first.
 fn rounds(count: usize, run: &mut dyn FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
+    run()?;
     let mut seconds = (0..count.max(1)).map(|_| Ok(run()?.as_secs_f64())).collect::<Result<Vec<_>>>()?;
     seconds.sort_by(f64::total_cmp);
     Ok(seconds)
 }
 
+/// A block, with starts and lengths of its chunks.
+type KnownBlock<'a> = (&'a [u8], &'a [(u32, u32)]);
+
 /// Measures the processor.
 pub fn of_processor(options: &RatesOptions) -> Result<Vec<Rate>> {
-    let prepared = prepare(options.bytes);
-    let Prepared { noise, finder, .. } = &prepared;
+    let noise = Noise::new(options.bytes, AVERAGE_BYTES)?.with_cuts();
     let mut rates = Vec::new();
-    let candidates = |block: &[u8], found: &mut Vec<u32>| {
-        found.clear();
-        finder.candidates(block, 0, found);
-    };
-    let chunks = |block: &[u8], found: &[u32]| -> usize {
-        let len = u32::try_from(block.len()).unwrap_or(0);
-        let chunk = |(start, len): (u32, u32)| block.get(start as usize..(start + len) as usize).unwrap_or_default();
-        let chunks: Vec<&[u8]> = cut(found, len).into_iter().map(chunk).collect();
+    let name = |block: &[u8], chunks: &[(u32, u32)]| -> usize {
+        let chunk = |(start, len): &(u32, u32)| block.get(*start as usize..(start + len) as usize).unwrap_or_default();
+        let chunks: Vec<&[u8]> = chunks.iter().map(chunk).collect();
         let mut names = Vec::with_capacity(chunks.len());
         keyed_hashes(&KEY, &chunks, &mut names);
         names.len()
     };
-    // So that names alone need no search.
-    let found: Vec<Vec<u32>> = noise
-        .chunks(BLOCK_BYTES)
-        .map(|block| {
-            let mut found = Vec::new();
-            candidates(block, &mut found);
-            found
-        })
-        .collect();
     for threads in &options.threads {
-        let blocks: Vec<(&[u8], &Vec<u32>)> = noise.chunks(BLOCK_BYTES).zip(&found).collect();
+        let blocks: Vec<KnownBlock<'_>> =
+            noise.bytes.chunks(BLOCK_BYTES).zip(noise.chunks.iter().map(Vec::as_slice)).collect();
         let share = blocks.len().div_ceil((*threads).max(1));
         for (work, searches, names) in [("candidates", true, false), ("names", false, true), ("both", true, true)] {
             let part = |number: usize| Ok(blocks.chunks(share).nth(number).unwrap_or_default());
-            let on_part = |part: &[(&[u8], &Vec<u32>)]| {
-                let (mut own, mut bytes) = (Vec::new(), 0);
-                for (block, found) in part {
+            let on_part = |part: &[KnownBlock<'_>]| {
+                let (mut found, mut bytes) = (Vec::new(), 0);
+                for (block, known) in part {
                     if searches {
-                        candidates(block, &mut own);
+                        found.clear();
+                        noise.finder.candidates(block, 0, &mut found);
                     }
-                    if names {
-                        chunks(block, if searches { &own } else { found });
+                    match (searches, names) {
+                        (true, true) => drop(name(block, &noise.cut(&found, u32::try_from(block.len()).unwrap_or(0)))),
+                        (false, true) => drop(name(block, known)),
+                        _ => {}
                     }
                     bytes += block.len() as u64;
                 }
                 Ok(bytes)
             };
             let seconds = rounds(options.rounds, &mut || Ok(together(*threads, part, on_part)?.elapsed))?;
-            rates.push(Rate::new(work, ("processor", *threads, 0), noise.len(), &seconds));
+            rates.push(Rate::new(work, ("processor", *threads, 0), noise.bytes.len(), &seconds));
         }
     }
     Ok(rates)
 }
 
-/// Measures batches on a device, from the host's memory to results, which are compared as in a backup. An unequal result is an error.
+/// Measures batches on a device, from the host's memory to results, which are checked as in a backup. An unequal result is an error.
 pub fn of_device(device: &Arc<dyn Device>, options: &RatesOptions) -> Result<Vec<Rate>> {
-    let prepared = prepare(options.bytes);
-    let name = device.about().name.clone();
+    let transfers = Transfers::load(device, Noise::new(options.bytes, AVERAGE_BYTES)?.with_cuts())?;
+    let (name, bytes) = (device.about().name.clone(), usize::try_from(transfers.bytes())?);
+    let fill = options.threads.iter().copied().max().unwrap_or(1);
+    let both = Work::Both(Hash::Blake3);
+    let works = [
+        ("copy", Work::Copy, 0),
+        ("candidates", Work::Candidates, 0),
+        ("names", Work::Names(Hash::Blake3), 0),
+        ("both", both, 0),
+        ("both, filled", both, fill),
+        ("names sha-1", Work::Names(Hash::Sha1), 0),
+        ("both sha-1", Work::Both(Hash::Sha1), 0),
+        ("names sha-256", Work::Names(Hash::Sha256), 0),
+        ("both sha-256", Work::Both(Hash::Sha256), 0),
+    ];
     let mut rates = Vec::new();
     for batch_bytes in &options.batch_bytes {
-        let blocks = (batch_bytes / BLOCK_BYTES).max(1);
-        let limits = Limits { block_bytes: BLOCK_BYTES, blocks, batches: BATCHES, joined_bytes: 0 };
-        let (search, hash) = (Some(prepared.search.clone()), Some(NameHash::Blake3(KEY)));
-        for (work, search, hash) in [("copy", None, None), ("candidates", search.clone(), None), ("both", search, hash)]
-        {
-            let rule = Rule { search, hash };
-            let allocating = Arc::clone(device);
-            let pool = Pool::new(BLOCK_BYTES, blocks * BATCHES, move |len| allocating.allocate(len));
-            let mut flow = Flow::open(device, &rule, limits)?;
-            let mut run = || {
-                let start = Instant::now();
-                flow.run(&prepared.noise, &pool)?;
-                Ok(start.elapsed())
-            };
-            let seconds = rounds(options.rounds, &mut run)?;
-            rates.push(Rate::new(work, (&name, 0, limits.area_bytes()), prepared.noise.len(), &seconds));
+        for (title, work, fill) in works {
+            let taken = transfers.measure(work, *batch_bytes, fill, (1, options.rounds))?;
+            rates.push(Rate::new(title, (&name, fill, whole_batch(*batch_bytes)), bytes, &seconds(&taken)));
         }
     }
     Ok(rates)
-}
-
-/// Batches in flight, each with the lengths of its blocks.
-struct Flow {
-    batches: Batches,
-    searches: bool,
-    names: bool,
-    limits: Limits,
-}
-
-impl Flow {
-    fn open(device: &Arc<dyn Device>, rule: &Rule, limits: Limits) -> Result<Self> {
-        let namer: Namer = Arc::new(|chunks| {
-            let mut names = Vec::new();
-            keyed_hashes(&KEY, chunks, &mut names);
-            names
-        });
-        let (searches, names) = (rule.search.is_some(), rule.hash.is_some());
-        let batches = Batches::open(&**device, rule, limits, (namer, Check::Sample, [9; 32]))?;
-        Ok(Self { batches, searches, names, limits })
-    }
-
-    /// Sends all bytes through the device, in buffers that are filled as a file fills them.
-    fn run(&mut self, bytes: &[u8], pool: &Pool) -> Result<()> {
-        let mut searching: Vec<(Batch, Vec<usize>)> = Vec::new();
-        let mut fingerprinting: Vec<Batch> = Vec::new();
-        let mut parts = bytes.chunks(self.limits.area_bytes());
-        loop {
-            let part = parts.next();
-            if let Some(part) = part {
-                if !self.batches.has_free_position() {
-                    self.finish(&mut searching, &mut fingerprinting)?;
-                }
-                let mut blocks = Vec::new();
-                for block in part.chunks(BLOCK_BYTES) {
-                    let mut buffer = pool.take().ok_or_else(|| anyhow!("the device has no memory of the host"))?;
-                    if let Some(free) = buffer.get_mut(..block.len()) {
-                        free.copy_from_slice(block);
-                    }
-                    blocks.push(buffer.freeze(block.len()));
-                }
-                let lens = blocks.iter().map(|block| block.len()).collect();
-                searching.push((self.batches.begin(blocks)?, lens));
-            } else if searching.is_empty() && fingerprinting.is_empty() {
-                return Ok(());
-            }
-            // Half of the batches are searched while the others are named.
-            if BATCHES / 2 < searching.len() || part.is_none() && !searching.is_empty() {
-                self.name_oldest(&mut searching, &mut fingerprinting)?;
-            } else if part.is_none() {
-                self.finish(&mut searching, &mut fingerprinting)?;
-            }
-        }
-    }
-
-    fn name_oldest(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, fingerprinting: &mut Vec<Batch>) -> Result<()> {
-        let (batch, lens) = searching.remove(0);
-        let range =
-            |(block, len): (usize, &usize)| Range { block, start: 0, len: u32::try_from(*len).unwrap_or(0), halo: 0 };
-        let ranges: Vec<Range> = lens.iter().enumerate().map(range).collect();
-        let found = if self.searches { self.batches.candidates(batch, &ranges)? } else { Vec::new() };
-        if !self.names {
-            return Ok(self.batches.end(batch)?);
-        }
-        let mut spans = Vec::new();
-        for (range, found) in ranges.iter().zip(found) {
-            let first = u32::try_from(range.block * BLOCK_BYTES)?;
-            spans.extend(cut(&found, range.len).into_iter().map(|(start, len)| Span { start: first + start, len }));
-        }
-        spans.truncate(self.limits.chunks_max());
-        self.batches.name(batch, spans, Vec::new())?;
-        fingerprinting.push(batch);
-        Ok(())
-    }
-
-    /// Frees a position.
-    fn finish(&mut self, searching: &mut Vec<(Batch, Vec<usize>)>, fingerprinting: &mut Vec<Batch>) -> Result<()> {
-        if fingerprinting.is_empty() {
-            self.name_oldest(searching, fingerprinting)?;
-        }
-        if !fingerprinting.is_empty() {
-            self.batches.names(fingerprinting.remove(0), Wait::Yes)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -295,7 +177,9 @@ mod tests {
         assert!(works.contains(&("both", 2)), "{works:?}");
         let device: Arc<dyn Device> = Arc::new(HostDevice::new(Script { late: 1, ..Script::default() }));
         let measured = of_device(&device, &options).unwrap();
-        assert_eq!(measured.len(), 6);
+        assert_eq!(measured.len(), 2 * 9);
+        let filled: Vec<_> = measured.iter().filter(|rate| rate.threads != 0).map(|rate| &*rate.work).collect();
+        assert_eq!(filled, ["both, filled"; 2], "as many threads as the processor has at most");
         for rate in rates.iter().chain(&measured) {
             let seconds = [0.0, rate.least_seconds, rate.median_seconds, rate.most_seconds];
             assert!(rate.bytes == 3 << 20 && rate.least_seconds != 0.0 && seconds.is_sorted(), "{rate:?}");

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sha1::Digest;
+
 use super::queue::{Limits, Listed, NameHash, Named, POISON, POISON_WORD, Queue, Rule, Span, TILE_BYTES, Wait};
 use super::{About, Device, Fault, FaultKind, Frozen, Memory};
 use crate::boundary::{Finder, Kernel};
@@ -193,7 +195,13 @@ impl HostQueue {
             let bytes = limits.bytes_of(*span, blocks, joined).unwrap_or_default();
             match &hash {
                 Some(NameHash::Blake3(key)) => *blake3::keyed_hash(key, bytes).as_bytes(),
-                _ => [POISON; 32],
+                Some(NameHash::Sha1) => {
+                    let mut name = [0; 32];
+                    name[..20].copy_from_slice(&sha1::Sha1::digest(bytes));
+                    name
+                }
+                Some(NameHash::Sha256) => sha2::Sha256::digest(bytes).into(),
+                None => [POISON; 32],
             }
         };
         Named { names: chunks.iter().map(name).collect(), number: *number }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::chunkers::Algorithm;
 use crate::counts::float;
-use crate::experiment::device;
+use crate::experiment::device::{Accelerator, Rates, TITLE};
 use crate::experiment::verdict::{Bound, Samples, TOLERANCE, judge};
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::point::dimension::unknown;
@@ -111,13 +111,14 @@ pub(super) fn measure(
     spec: &ChunkingSpec,
     mebibytes: usize,
     repetitions: u32,
+    accelerator: &Accelerator,
     monitor: &dyn Monitor,
 ) -> Result<Speeds> {
     let processors = processors();
     let columns =
         ["chunker", "threads", "MB/s", "times one thread", "processor seconds per GB"].map(str::to_owned).to_vec();
     let mut table = Table { title: "Figure 13".to_owned(), columns, rows: Vec::new() };
-    let (mut series, mut claims) = (Vec::new(), Vec::new());
+    let (mut series, mut claims, mut gear) = (Vec::new(), Vec::new(), None);
     for algorithm in spec.algorithms()? {
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut curve = Vec::new();
@@ -144,15 +145,25 @@ pub(super) fn measure(
                 Cell::of(costs.median(), false),
             ]);
         }
+        if algorithm == Algorithm::Gear {
+            gear = points.first().map(|(_, single)| *single);
+        }
         claims.extend(growth(spec, algorithm, &curve, processors));
         series.push(Series { name: algorithm.name().to_owned(), is_published: false, points });
     }
-    let on_device = [Cell::Text("gear".to_owned()), Cell::Text(device::TITLE.to_owned())];
-    table.rows.push(on_device.into_iter().chain(device::cells(3)).collect());
+    table.rows.push(on_device(&accelerator.boundaries(spec.average, repetitions)?, gear, accelerator));
     let axis = |title: &str| Axis { title: title.to_owned(), is_logarithmic: false, names: Vec::new() };
     let plot =
         Plot { title: "Chunking".to_owned(), x: axis("threads"), y: axis("MB/s"), kind: PlotKind::Lines, series };
     Ok(Speeds { tables: vec![table], plots: vec![plot], claims })
+}
+
+/// Returns the row of Gear on a device, compared with one thread.
+fn on_device(Rates { rates, costs }: &Rates, single: Option<f64>, accelerator: &Accelerator) -> Vec<Cell> {
+    let names = [Cell::Text(Algorithm::Gear.name().to_owned()), Cell::Text(TITLE.to_owned())];
+    let Some(median) = rates.median() else { return names.into_iter().chain(accelerator.empty_cells(3)).collect() };
+    let numbers = [Some(median), single.map(|single| median / single), costs.median()];
+    names.into_iter().chain(numbers.map(|number| Cell::of(number, false))).collect()
 }
 
 /// Claims how a chunker's speed grows with the threads, up to the number of processors.
@@ -261,6 +272,7 @@ mod tests {
     use onefold_engine::monitor::Silent;
 
     use super::*;
+    use crate::experiment::device::tests::{host, none};
     use crate::findings::Verdict;
 
     #[test]
@@ -278,7 +290,7 @@ mod tests {
             mib: 2,
         };
         spec.check().unwrap();
-        let Speeds { tables, plots, claims } = measure(&spec, 2, 2, &Silent).unwrap();
+        let Speeds { tables, plots, claims } = measure(&spec, 2, 2, &none(), &Silent).unwrap();
         assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len() + 1, ALGORITHMS.len() + 1));
         assert!(tables[0].rows.iter().all(|row| row.len() == tables[0].columns.len()));
         assert_eq!(
@@ -289,6 +301,12 @@ mod tests {
             1
         );
         assert!(plots[0].series.iter().all(|series| series.points.iter().all(|(_, speed)| 1.0 < *speed)));
+        let absent = [Cell::Text("no device".to_owned()), Cell::Empty(()), Cell::Empty(())];
+        assert_eq!(tables[0].rows.last().unwrap()[2..], absent);
+        let only_gear = ChunkingSpec { chunkers: vec!["gear".to_owned()], published: Vec::new(), ..spec.clone() };
+        let on_device = measure(&only_gear, 1, 2, &host(), &Silent).unwrap().tables.remove(0).rows.pop().unwrap();
+        assert_eq!(on_device[1], Cell::Text(TITLE.to_owned()));
+        assert!(on_device[2..4].iter().all(|cell| matches!(cell, Cell::Number(it) if 0.0 < *it)), "{on_device:?}");
         let refused = |spec: ChunkingSpec| spec.check().unwrap_err().to_string();
         let unknown = ChunkingSpec { chunkers: vec!["rabbin".to_owned()], ..spec.clone() };
         assert!(refused(unknown).contains("did you mean \"rabin\""));

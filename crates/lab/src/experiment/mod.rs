@@ -4,7 +4,7 @@
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them. [`chunking`], [`fingerprints`], [`kernels`],
 //! [`instructions`], [`compressors`], [`dumps`], [`energy`], [`steps`], [`references`] and [`halvings`] measure other things than points; `compared`
 //! judges what all but the first of these find. [`scaling`] measures threads for `lab scaling`. [`stages`] adds the stages around identification to
-//! points, and `device` has the rows of devices.
+//! points, and [`device`] measures their rows on devices.
 
 pub mod catalog;
 pub mod chunking;
@@ -12,7 +12,7 @@ mod claims;
 mod compared;
 pub mod compressors;
 pub mod data_set;
-mod device;
+pub mod device;
 pub mod dumps;
 pub mod energy;
 pub mod fingerprints;
@@ -30,6 +30,7 @@ pub mod steps;
 mod tables;
 mod verdict;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -47,6 +48,7 @@ use crate::experiment::catalog::Experiment;
 use crate::experiment::chunking::Speeds;
 use crate::experiment::compared::Shown;
 use crate::experiment::data_set::DataSet;
+use crate::experiment::device::Accelerator;
 use crate::experiment::dumps::{Around, DumpSpec};
 use crate::experiment::inputs::Inputs;
 pub(crate) use crate::experiment::results::{Results, RunId};
@@ -94,6 +96,8 @@ pub struct Laboratory {
     inputs: Inputs,
     worker: Worker,
     features: Features,
+    /// The GPU that stages of papers run on; opened when the first one needs it.
+    accelerator: OnceCell<Accelerator>,
 }
 
 impl Laboratory {
@@ -109,6 +113,7 @@ impl Laboratory {
             inputs: Inputs::default(),
             worker: Worker::in_process(),
             features: Features::of_this_machine(),
+            accelerator: OnceCell::new(),
         }
     }
 
@@ -122,6 +127,16 @@ impl Laboratory {
     #[must_use]
     pub fn with_worker(self, worker: Worker) -> Self {
         Self { worker, ..self }
+    }
+
+    /// Gives it a device for the stages of papers that ran on one, in place of the first one of this machine.
+    #[must_use]
+    pub fn with_accelerator(self, accelerator: Accelerator) -> Self {
+        Self { accelerator: OnceCell::from(accelerator), ..self }
+    }
+
+    fn accelerator(&self) -> &Accelerator {
+        self.accelerator.get_or_init(Accelerator::find)
     }
 
     /// Runs an experiment. The monitor learns of each run and may stop it.
@@ -155,8 +170,13 @@ impl Laboratory {
             }
             Experiment::Chunking(spec) => {
                 let mebibytes = if self.size == Size::Quick { spec.quick_mib } else { spec.mib };
-                let Speeds { tables, plots, claims } = chunking::measure(spec, mebibytes, self.repetitions, monitor)?;
+                let (repetitions, accelerator) = (self.repetitions, self.accelerator());
+                let measured = chunking::measure(spec, mebibytes, repetitions, accelerator, monitor)?;
+                let Speeds { tables, plots, claims } = measured;
                 findings.notes.clone_from(&spec.notes);
+                if accelerator.missing().is_none() {
+                    findings.notes.push(accelerator.note());
+                }
                 (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
             }
             _ => {
@@ -184,7 +204,7 @@ impl Laboratory {
                 (&spec.notes, instructions::measure(spec, millis, self.rounds(), around, monitor)?)
             }
             Experiment::Fingerprints(spec) => {
-                let around = (&self.worker, self.features);
+                let around = (&self.worker, self.features, self.accelerator());
                 let mebibytes = self.sized(spec.quick_mib, spec.mib);
                 (&spec.notes, fingerprints::measure(spec, mebibytes, self.rounds(), around, monitor)?)
             }
@@ -225,8 +245,9 @@ impl Laboratory {
     /// Measures the stages around identification.
     fn stages(&self, spec: &StageSpec, results: &Results<'_>, monitor: &dyn Monitor) -> Result<Shown> {
         let (worker, features, scratch) = (&self.worker, self.features, &*self.scratch);
-        let is_quick = self.size == Size::Quick;
-        let around = stages::Around { worker, features, scratch, is_quick, rounds: self.rounds(), monitor };
+        let (is_quick, accelerator) = (self.size == Size::Quick, self.accelerator());
+        let around =
+            stages::Around { worker, features, accelerator, scratch, is_quick, rounds: self.rounds(), monitor };
         stages::measure(spec, results, &around)
     }
 

@@ -18,10 +18,11 @@ use crate::coprocessor::kernel::noise;
 use crate::coprocessor::worker::{Done, Job, Worker};
 use crate::counts::float;
 use crate::experiment::compared::Shown;
+use crate::experiment::device::{Accelerator, Missing};
 use crate::experiment::kernels::codes;
-use crate::experiment::stages::spec::{Shows, StageSpec};
+use crate::experiment::stages::spec::{Shows, StageSpec, StepSpec};
 use crate::experiment::verdict::Samples;
-use crate::experiment::{Results, chunking, device};
+use crate::experiment::{Results, chunking};
 use crate::measure::Measured;
 use crate::replay::Outcome;
 use crate::together::processors;
@@ -42,6 +43,19 @@ struct Speeds {
     read: f64,
     write: f64,
     steps: Vec<Rates>,
+    /// Why a step on a device was not measured, if none is there.
+    without_device: Option<Missing>,
+}
+
+/// In place of a number of code that this processor or process does not have.
+const NOT_HERE: &str = "not on this processor";
+
+impl Speeds {
+    /// Returns why the fingerprints of a step were not measured.
+    fn missing(&self, step: &StepSpec) -> Missing {
+        let here = || (NOT_HERE, "It needs an x86-64 processor and a program that can be started again.".to_owned());
+        self.without_device.clone().filter(|_| step.on_device).unwrap_or_else(here)
+    }
 }
 
 /// Seconds of each stage.
@@ -88,6 +102,7 @@ const STAGES: [&str; 3] = ["chunk", "fingerprint", "identify"];
 pub(super) struct Around<'a> {
     pub(super) worker: &'a Worker,
     pub(super) features: Features,
+    pub(super) accelerator: &'a Accelerator,
     pub(super) scratch: &'a Path,
     pub(super) is_quick: bool,
     pub(super) rounds: u32,
@@ -111,7 +126,7 @@ pub(super) fn measure(spec: &StageSpec, results: &Results<'_>, around: &Around<'
         format!("\"All threads\" are {} here.", processors()),
     ];
     if spec.steps.iter().any(|step| step.on_device) {
-        shown.notes.push(device::missing().1);
+        shown.notes.push(around.accelerator.note());
     }
     Ok(shown)
 }
@@ -144,11 +159,14 @@ fn speeds(spec: &StageSpec, mib: u32, around: &Around<'_>) -> Result<Speeds> {
             }
         }
     }
+    for (step, names) in spec.steps.iter().zip(&mut names).filter(|(step, _)| step.on_device) {
+        *names = around.accelerator.names(step.hash, spec.average, around.rounds)?.rates;
+    }
     let rates = chunks.iter().zip(&names);
     let rates = rates.map(|(chunk, names)| Rates { chunk: chunk.median(), fingerprint: names.median() });
     let measured = "a stage without a round";
     let (read, write) = (reads.median().context(measured)?, writes.median().context(measured)?);
-    Ok(Speeds { read, write, steps: rates.collect() })
+    Ok(Speeds { read, write, steps: rates.collect(), without_device: around.accelerator.missing() })
 }
 
 /// Returns MB/s: of one thread by processor time, which other programs change least, and of several by the clock.
@@ -188,9 +206,13 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
+    use onefold_engine::monitor::Silent;
+
     use super::*;
     use crate::experiment::RunId;
+    use crate::experiment::catalog::Experiment;
     use crate::experiment::data_set::DataSet;
+    use crate::experiment::device::tests::{host, none};
     use crate::experiment::spec::Spec;
 
     /// Makes a run of intervals: bytes, and milliseconds of identification.
@@ -234,6 +256,26 @@ mod tests {
         let outcome = Outcome { bytes: 3_580_000_000_000, time: Duration::from_secs(3939), ..Outcome::default() };
         let [chunk, fingerprint, identify] = Seconds::of(paper, &outcome).unwrap().shares();
         assert!((chunk - 0.53).abs() < 0.01 && (fingerprint - 0.34).abs() < 0.01 && (identify - 0.13).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_step_on_a_device_has_its_rate_and_none_without_one() {
+        let Experiment::Points(spec) = Experiment::named("lazy-figure-14").unwrap() else { panic!("another kind") };
+        let stages = spec.stages.as_ref().unwrap();
+        let (worker, scratch) = (Worker::in_process(), tempfile::tempdir().unwrap());
+        let features = Features { sha: true, aes: true, can_be_masked: true };
+        let found = |accelerator: &Accelerator| {
+            let (scratch, monitor) = (scratch.path(), &Silent);
+            let around = Around { worker: &worker, features, accelerator, scratch, is_quick: true, rounds: 1, monitor };
+            speeds(stages, 1, &around).unwrap()
+        };
+        let (with, without) = (found(&host()), found(&none()));
+        assert!(stages.steps.iter().any(|step| step.on_device));
+        for (at, step) in stages.steps.iter().enumerate() {
+            assert!(with.steps[at].fingerprint.is_some_and(|rate| 0.0 < rate), "{}", step.name);
+            assert_eq!(without.steps[at].fingerprint.is_none(), step.on_device, "{}", step.name);
+            assert_eq!(without.missing(step).0 == "no device", step.on_device);
+        }
     }
 
     #[test]

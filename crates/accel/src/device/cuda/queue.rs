@@ -1,6 +1,7 @@
 //! Batches on an NVIDIA GPU. Each has a stream of its own: copies of one overlap with kernels of another, and inside a batch everything is in
 //! order without events between streams.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::context::Argument::{From, Long, Memory, Word};
@@ -14,6 +15,8 @@ pub(super) const BEFORE_BYTES: usize = 256;
 pub(super) const BEHIND_BYTES: usize = 128;
 /// Bytes of a leaf of BLAKE3.
 const LEAF_BYTES: usize = 1024;
+/// The way of loading leaves that was the fastest on a device (decision 0040).
+const LEAVES: &CStr = c"blake3_leaves_quads";
 /// Leaves of a chunk from which on a whole CTA merges them.
 const WIDE_LEAVES: usize = 64;
 /// CTAs of a launch for each multiprocessor.
@@ -43,7 +46,7 @@ impl Kernels {
         Ok(Self {
             gear: context.kernel(c"gear")?,
             expand: context.kernel(c"expand")?,
-            leaves: context.kernel(c"blake3_leaves")?,
+            leaves: context.kernel(LEAVES)?,
             trees: context.kernel(c"blake3_trees")?,
             trees_wide: context.kernel(c"blake3_trees_wide")?,
             sha1: context.kernel(c"sha1")?,

@@ -2,16 +2,13 @@
 
 use anyhow::Result;
 
-use super::spec::{PublishedShares, StageSpec, StepSpec};
+use super::spec::{PublishedShares, StageSpec};
 use super::{STAGES, Seconds, Speeds, unique_share};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
 use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
-use crate::experiment::{Results, RunId, device};
+use crate::experiment::{Results, RunId};
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
-
-/// In place of a number of code that this processor or process does not have.
-const NOT_HERE: &str = "not on this processor";
 
 impl PublishedShares {
     fn all(self) -> [Option<f64>; 3] {
@@ -48,14 +45,6 @@ fn shares(results: &Results<'_>, id: RunId, speeds: &Speeds, step: usize) -> [Sa
     [0, 1, 2].map(|stage| Samples(all.iter().map(|shares| shares[stage]).collect()))
 }
 
-/// Returns why a step was not measured.
-fn missing(step: &StepSpec) -> (&'static str, String) {
-    if step.on_device {
-        return device::missing();
-    }
-    (NOT_HERE, "It needs an x86-64 processor and a program that can be started again.".to_owned())
-}
-
 fn table(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, ids: &[RunId]) -> Table {
     let mut columns = vec!["data set".to_owned(), "stages".to_owned(), "read, s/GB".to_owned()];
     columns.extend(STAGES.map(|stage| format!("{stage}, s/GB")));
@@ -77,7 +66,11 @@ fn table(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, ids: &[RunId]
             } else {
                 let chunk = speeds.steps[at].chunk.map(|rate| 1e3 / rate);
                 let identify = run.map(|run| run.outcome.time.as_secs_f64() / gigabytes);
-                row.extend([Cell::of(chunk, false), Cell::Text(missing(step).0.to_owned()), Cell::of(identify, false)]);
+                row.extend([
+                    Cell::of(chunk, false),
+                    Cell::Text(speeds.missing(step).0.to_owned()),
+                    Cell::of(identify, false),
+                ]);
             }
             row.push(Cell::of(run.map(|run| 1e3 / speeds.write * unique_share(run)), false));
             row.extend(shares.map(|share| Cell::of(share, false)));
@@ -145,7 +138,7 @@ fn published(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, id: RunId
                 what: format!("{}: share of the stage {stage} ({set})", step.name),
                 bound: Bound::value(stated, TOLERANCE),
                 unprinted: "",
-                missing: found.is_empty().then(|| missing(step).1),
+                missing: found.is_empty().then(|| speeds.missing(step).1),
                 found,
                 remark: "The paper's shares are those of its machine: an Intel i7-3770 without instructions for SHA-1, and Rabin at 217 MB/s.",
             };
@@ -168,7 +161,7 @@ fn trend(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, id: RunId) ->
         bound: Bound::More,
         unprinted: "chunking is the bottleneck",
         found: Samples(all.iter().map(|seconds| seconds.chunk / others(seconds).max(1e-12)).collect()),
-        missing: all.is_empty().then(|| missing(step).1),
+        missing: all.is_empty().then(|| speeds.missing(step).1),
         remark: "",
     };
     Some(compared.claim())
@@ -176,10 +169,12 @@ fn trend(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, id: RunId) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec::StepSpec;
     use super::super::tests::{results, run};
     use super::super::{Rates, Speeds};
     use super::*;
     use crate::experiment::catalog::Experiment;
+    use crate::experiment::device::tests::none;
     use crate::findings::Verdict;
 
     /// Speeds by which each step has the shares that the paper prints, if identification takes 13 ms for 100 MB; chunking of the first step
@@ -189,7 +184,8 @@ mod tests {
             chunk: Some(100.0 / (0.053 * factor)),
             fingerprint: (!step.on_device).then_some(100.0 / 0.034),
         };
-        Speeds { read: 1000.0, write: 100.0, steps: steps.iter().map(rates).collect() }
+        let without_device = none().missing();
+        Speeds { read: 1000.0, write: 100.0, steps: steps.iter().map(rates).collect(), without_device }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{STAGES, Seconds, Speeds, unique_share};
 use crate::counts::float;
 use crate::experiment::compared::{Compared, Shown, axis};
 use crate::experiment::verdict::{Bound, Samples, TOLERANCE};
-use crate::experiment::{Results, RunId, device};
+use crate::experiment::{Results, RunId};
 use crate::findings::{Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::measure::Measured;
 
@@ -91,7 +91,7 @@ fn table(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, ids: &[RunId]
             let rates = speeds.steps[step];
             row.push(Cell::of(rates.chunk.map(|rate| 1e3 / rate), false));
             let fingerprint = rates.fingerprint.map(|rate| Cell::Number(1e3 / rate));
-            row.push(fingerprint.unwrap_or_else(|| Cell::Text(device::missing().0.to_owned())));
+            row.push(fingerprint.unwrap_or_else(|| Cell::Text(speeds.missing(way).0.to_owned())));
             row.push(Cell::Number(identify / gigabytes));
             row.push(Cell::Number(1e3 / speeds.write * unique_share(run)));
             row.push(Cell::of(at_end(results, id, speeds, step).median(), false));
@@ -115,7 +115,7 @@ fn compared(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, step: usiz
         ),
         bound,
         unprinted: "no number for this data set",
-        missing: found.is_empty().then(|| device::missing().1),
+        missing: found.is_empty().then(|| speeds.missing(&spec.steps[step]).1),
         found,
         remark: "",
     };
@@ -137,7 +137,7 @@ fn start(spec: &StageSpec, results: &Results<'_>, speeds: &Speeds, step: usize, 
         ),
         bound: Bound::More,
         unprinted: "throughput is limited by chunking at first",
-        missing: found.is_empty().then(|| device::missing().1),
+        missing: found.is_empty().then(|| speeds.missing(&spec.steps[step]).1),
         found,
         remark: "",
     };
@@ -150,6 +150,7 @@ mod tests {
     use super::super::{Rates, Speeds};
     use super::*;
     use crate::experiment::catalog::Experiment;
+    use crate::experiment::device::tests::none;
     use crate::findings::Verdict;
 
     #[test]
@@ -167,7 +168,8 @@ mod tests {
                 chunk: Some(250.0),
                 fingerprint: (!step.on_device).then_some(1000.0),
             };
-            let speeds = Speeds { read: 1000.0, write: 100.0, steps: stages.steps.iter().map(rates).collect() };
+            let (steps, without_device) = (stages.steps.iter().map(rates).collect(), none().missing());
+            let speeds = Speeds { read: 1000.0, write: 100.0, steps, without_device };
             let lazy = results.ids().into_iter().find(|id| id.point == spec.point("lazy").unwrap()).unwrap();
             if first < 400 {
                 assert_eq!(at_end(&results, lazy, &speeds, 0), Samples(vec![200.0]));
