@@ -13,14 +13,18 @@
 //! SHA-1 and SHA-256 on threads of the processor are in table IX of `lab paper lazy-table-9`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use onefold_accel::device::Device;
+use anyhow::{Result, ensure};
+use onefold_accel::device::cuda::with_references;
+use onefold_accel::device::{Device, Fault};
 use onefold_accel::fingerprint::keyed_hashes;
 use serde::Serialize;
 
 use crate::coprocessor::fingerprint::Hash;
+use crate::experiment::references;
+use crate::image::backward::Planes;
+use crate::image::first::{FirstMap, first_of};
 use crate::together::together;
 use noise::{BLOCK_BYTES, KEY, Noise};
 use transfers::{Transfers, Work, seconds, whole_batch};
@@ -159,6 +163,41 @@ pub fn of_device(device: &Arc<dyn Device>, options: &RatesOptions) -> Result<Vec
         }
     }
     Ok(rates)
+}
+
+/// Names among which references are found: blocks of 1 KiB of a GiB.
+const REFERENCED_NAMES: usize = 1 << 20;
+/// CTAs of a launch that finds references: four for each multiprocessor of the largest devices.
+const REFERENCE_CTAS: u32 = 528;
+
+/// Measures how long the NVIDIA GPU of this number takes to find the first of equal names, with transfers, by comparing all pairs and by sorting. Its
+/// results are compared with those of a map.
+pub fn of_references(device: u32, options: &RatesOptions) -> Result<Vec<Rate>> {
+    let names = references::names(REFERENCED_NAMES.min(options.bytes >> 10).max(1));
+    let positions: Vec<u32> = (0..u32::try_from(names.len())?).collect();
+    let found = first_of(FirstMap::Atomic, &names, &positions, 1);
+    let expected: Vec<u32> = found.into_iter().map(|found| found.first).collect();
+    let words = Planes::of(&names).words();
+    let measure = |by: &str, work: &str, find: &dyn Fn() -> Result<Vec<u32>, Fault>| -> Result<Rate> {
+        let round = |_| {
+            let start = Instant::now();
+            let found = find()?;
+            let took = start.elapsed();
+            ensure!(found == expected, "{work}: the references differ from those of a map");
+            Ok(took.as_secs_f64())
+        };
+        // The first round does not count.
+        let mut seconds = (0..=options.rounds.max(1)).map(round).skip(1).collect::<Result<Vec<f64>>>()?;
+        seconds.sort_by(f64::total_cmp);
+        let title = format!("{work} of {} names", names.len());
+        Ok(Rate::new(&title, (by, 0, 0), size_of_val(&*names), &seconds))
+    };
+    with_references(device, |about, references| {
+        Ok(vec![
+            measure(&about.name, "references by all pairs", &|| references.backward(&words, REFERENCE_CTAS))?,
+            measure(&about.name, "references by sorting", &|| references.by_sorting(&words, REFERENCE_CTAS))?,
+        ])
+    })?
 }
 
 #[cfg(test)]

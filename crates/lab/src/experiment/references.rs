@@ -123,7 +123,7 @@ impl ReferenceSpec {
 type Seconds = HashMap<(Way, u32, usize), Samples>;
 
 /// Makes names of which a part repeats an earlier one.
-fn names(count: usize) -> Vec<Name> {
+pub(crate) fn names(count: usize) -> Vec<Name> {
     let mut random = SplitMix64::new(count as u64);
     let mut names: Vec<Name> = Vec::with_capacity(count);
     while names.len() < count {

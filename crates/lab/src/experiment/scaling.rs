@@ -45,6 +45,8 @@ const AVERAGE_BYTES: std::ops::RangeInclusive<u32> = 512..=64 << 10;
 pub struct Scaling<'a> {
     /// Numbers of threads.
     pub threads: Vec<usize>,
+    /// Threads that read and find candidates; `None`: as many, at least four.
+    pub readers: Option<usize>,
     /// Bytes that are cut and named with each number of threads.
     pub bytes: u64,
     /// Average of chunks in bytes.
@@ -180,7 +182,10 @@ impl Scaling<'_> {
     fn pipeline_with(&self, file: &Path, budget: Budget) -> Result<Cost> {
         let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
         let sizes = ChunkSizes::for_average(self.average);
-        let driver = Driver::threads(budget.threads);
+        let driver = match self.readers {
+            Some(readers) => Driver::threads_and_readers(budget.threads, readers),
+            None => Driver::threads(budget.threads),
+        };
         let options = RecordOptions {
             roots: vec![file.to_path_buf()],
             excludes: Arc::new(Excludes::default()),
@@ -249,6 +254,7 @@ mod tests {
     fn scaling(scratch: &Path) -> Scaling<'_> {
         Scaling {
             threads: vec![1, 2],
+            readers: None,
             bytes: 8 << 20,
             average: 8192,
             chunks: 5_000,

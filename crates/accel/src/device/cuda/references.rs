@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::context::Argument::{Memory, Word};
-use super::context::Context;
+use super::context::{self, Context};
 use super::driver::Driver;
 use super::image;
 use crate::device::{About, Fault, FaultKind};
@@ -14,6 +14,10 @@ const POISON: u8 = 0xFF;
 const NAMES_MAX: usize = 1 << 28;
 /// Words of a name.
 const WORDS: usize = 4;
+/// Names of a tile of the sort, as the kernels have it.
+const SORT_TILE: usize = 4096;
+/// Values of a digit of the sort.
+const SORT_DIGITS: usize = 16;
 
 /// Kernels on a device that find duplicates.
 pub struct References {
@@ -42,13 +46,56 @@ impl References {
         let arguments = [Memory(&uploaded), Word(count), Word(count), Memory(&first)];
         // SAFETY: there are four words for each name, and a result.
         unsafe { self.context.launch(c"backward", ctas.max(1), 256, &arguments)? };
-        let first = first.download::<u32>(names)?;
-        let is_position = |(j, first): (usize, &u32)| *first as usize <= j;
-        if first.iter().enumerate().all(is_position) {
-            return Ok(first);
-        }
-        Err(Fault::new(FaultKind::Wrong, "the device's kernel backward: a result is missing"))
+        positions("backward", &first, names)
     }
+
+    /// Returns the same by sorting the names and looking each one up, with so many CTAs of 256 threads. A step that went wrong is found by the
+    /// driver or by the caller, who compares the results.
+    pub fn by_sorting(&self, words: &[u32], ctas: u32) -> Result<Vec<u32>, Fault> {
+        let names = words.len() / WORDS;
+        assert!(words.len().is_multiple_of(WORDS) && names < NAMES_MAX, "four planes of names");
+        if names == 0 {
+            return Ok(Vec::new());
+        }
+        let word = |number: usize| Word(u32::try_from(number).unwrap_or(u32::MAX));
+        let (ctas, numbers) = (ctas.max(1), SORT_DIGITS * names.div_ceil(SORT_TILE));
+        let uploaded = self.context.upload(words)?;
+        let list =
+            || Ok::<_, Fault>((self.context.memory(8 * names, POISON)?, self.context.memory(4 * names, POISON)?));
+        let (mut from, mut to) = (list()?, list()?);
+        let counts = self.context.memory(4 * numbers, POISON)?;
+        let first = self.context.memory(4 * names, POISON)?;
+        let begin = [Memory(&uploaded), word(names), word(names), Memory(&from.0), Memory(&from.1)];
+        // SAFETY: there is a key and a position for each name.
+        unsafe { self.context.launch(c"sort_begin", ctas, 256, &begin)? };
+        for shift in (0..64).step_by(4) {
+            let counted = [Memory(&from.0), word(names), Word(shift), Memory(&counts)];
+            let moved = [Memory(&from.0), Memory(&from.1), word(names), Word(shift), Memory(&counts)];
+            let moved: Vec<_> = moved.into_iter().chain([Memory(&to.0), Memory(&to.1)]).collect();
+            // SAFETY: there is a count for each digit of each tile, and each key has a new position.
+            unsafe {
+                self.context.launch(c"sort_count", ctas, 256, &counted)?;
+                self.context.launch(c"sort_sum", 1, 256, &[Memory(&counts), word(numbers)])?;
+                self.context.launch(c"sort_move", ctas, 256, &moved)?;
+            }
+            std::mem::swap(&mut from, &mut to);
+        }
+        let asks = [Memory(&uploaded), word(names), Memory(&from.1), word(names), Memory(&uploaded), word(names)];
+        let knows = [Memory(&from.0), Memory(&from.1), word(names), Memory(&first)];
+        let joined: Vec<_> = asks.into_iter().chain(knows).collect();
+        // SAFETY: there is a result for each name.
+        unsafe { self.context.launch(c"join", ctas, 256, &joined)? };
+        positions("join", &first, names)
+    }
+}
+
+/// Returns the results of a kernel, if each is a position up to its own.
+fn positions(kernel: &str, first: &context::Memory, names: usize) -> Result<Vec<u32>, Fault> {
+    let first = first.download::<u32>(names)?;
+    if first.iter().enumerate().all(|(j, first)| *first as usize <= j) {
+        return Ok(first);
+    }
+    Err(Fault::new(FaultKind::Wrong, format!("the device's kernel {kernel}: a result is missing")))
 }
 
 /// Gives kernels on device `index` to a function. Returns what it returns.

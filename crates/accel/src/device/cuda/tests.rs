@@ -173,30 +173,37 @@ fn a_wrong_bit_and_a_kernel_that_did_not_run_are_found_at_each_launch() {
 fn references_on_a_device_are_those_of_a_map_or_a_fault() {
     let device = StandIn::new();
     let names = |count: u32| (0..count).map(|j| [j % 7, j % 3, 5, j / 500].map(|word| word.wrapping_mul(0x9e37_79b1)));
-    let find = |count: u32, ctas: u32, faults: Faults| {
+    let find = |count: u32, ctas: u32, faults: Faults, sorts: bool| {
         device.begin(faults, 90);
         let words: Vec<u32> = (0..4).flat_map(|w| names(count).map(move |name| name[w])).collect();
         let driver = Arc::new(Driver::open_any(&[StandIn::PATH])?);
-        let found = with_driver(&driver, 0, |_, references| references.backward(&words, ctas));
+        let found = with_driver(&driver, 0, |_, references| {
+            if sorts { references.by_sorting(&words, ctas) } else { references.backward(&words, ctas) }
+        });
         drop(driver);
         assert_eq!(device.number(b"onefold_standin_held\0"), 0, "everything is freed: {found:?}");
         found?
     };
-    for count in [0, 1, 2, 1300] {
+    for count in [0, 1, 2, 1300, 4200] {
         let mut known = std::collections::HashMap::new();
         let expected: Vec<u32> = (0..).zip(names(count)).map(|(j, name)| *known.entry(name).or_insert(j)).collect();
         for ctas in [1, 3, 40] {
-            assert_eq!(find(count, ctas, Faults::default()).unwrap(), expected);
+            if count <= 1300 {
+                assert_eq!(find(count, ctas, Faults::default(), false).unwrap(), expected);
+            }
+            assert_eq!(find(count, ctas, Faults::default(), true).unwrap(), expected, "{count} sorted");
         }
     }
-    let skipped = find(1300, 3, Faults { skip_launch: 1, ..Faults::default() });
+    let skipped = find(1300, 3, Faults { skip_launch: 1, ..Faults::default() }, false);
     assert_eq!(skipped.map_err(|fault| fault.kind), Err(FaultKind::Wrong));
-    for call in 1.. {
-        match find(300, 3, Faults { fail_call: call, code: 719, ..Faults::default() }) {
-            Err(fault) => assert_eq!(fault.kind, FaultKind::Lost, "call {call}"),
-            Ok(found) => {
-                assert!(12 < call && found.len() == 300, "{call}");
-                break;
+    for (sorts, least) in [(false, 12), (true, 60)] {
+        for call in 1.. {
+            match find(300, 3, Faults { fail_call: call, code: 719, ..Faults::default() }, sorts) {
+                Err(fault) => assert_eq!(fault.kind, FaultKind::Lost, "call {call}"),
+                Ok(found) => {
+                    assert!(least < call && found.len() == 300, "{call}");
+                    break;
+                }
             }
         }
     }

@@ -163,6 +163,9 @@ pub(crate) struct ScalingArgs {
     /// Numbers of threads; those that this machine cannot run at the same time are left out
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
     pub(crate) threads: Vec<usize>,
+    /// Threads that read and find candidates, from 1 to 64 [default: as many as the others, at least 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) read_concurrency: Option<u8>,
     /// Bytes that are cut and named with each number of threads
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
     pub(crate) bytes: u64,

@@ -151,6 +151,7 @@ pub(crate) fn scaling(output: &Output, args: &ScalingArgs) -> Result<()> {
     }
     let measured = Scaling {
         threads: args.threads.clone(),
+        readers: args.read_concurrency.map(usize::from),
         bytes: args.bytes,
         average: args.average,
         chunks: args.chunks,

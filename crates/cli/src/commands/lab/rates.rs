@@ -67,6 +67,7 @@ fn of_device(args: &RatesArgs, options: &RatesOptions) -> Result<Result<Vec<Rate
     let mut rates = onefold_lab::rates::of_device(&device, options)?;
     let tile = onefold_accel::device::TILE_BYTES;
     let kernels = cuda::rates(args.device, options.bytes.next_multiple_of(tile).min((1 << 30) - tile), options.rounds)?;
+    rates.extend(onefold_lab::rates::of_references(args.device, options)?);
     let name = &*device.about().name;
     rates.extend(kernels.into_iter().map(|kernel| {
         Rate::new(&format!("kernel {}", kernel.name), (name, 0, kernel.bytes), kernel.bytes, &kernel.seconds)

@@ -264,6 +264,7 @@ mod tests {
     fn scaling(scratch: &std::path::Path) -> Scaling<'_> {
         Scaling {
             threads: vec![1, 2, 256],
+            readers: Some(3),
             bytes: 2 << 20,
             average: 8192,
             chunks: 3_000,
