@@ -106,10 +106,6 @@ fn is_mostly_new(chunks: &[SequencedChunk], unique: impl Iterator<Item = usize>)
     all * LENT_PART.0 <= new * LENT_PART.1
 }
 
-fn is_unique(resolved: &&Resolved) -> bool {
-    resolved.verdict == Verdict::Unique
-}
-
 /// Identifies chunks, hands unique ones to packing, and remembers where each went until it is recorded.
 pub(crate) struct IdentifyStage<'a> {
     keys: Arc<Keys>,
@@ -188,7 +184,8 @@ impl<'a> IdentifyStage<'a> {
         resolved.clear();
         self.identifier.submit(&chunks, &mut resolved)?;
         let number_of = |verdict: &Resolved| usize::try_from(verdict.sequence.0.checked_sub(first)?).ok();
-        let is_lent = self.lends && is_mostly_new(&chunks, resolved.iter().filter(is_unique).filter_map(number_of));
+        let is_lent = self.lends
+            && is_mostly_new(&chunks, resolved.iter().filter(|it| it.verdict == Verdict::Unique).filter_map(number_of));
         for verdict in &resolved {
             match number_of(verdict).and_then(|number| Some((number, *block.fingerprints.get(number)?))) {
                 Some((number, fingerprint)) => {

@@ -187,6 +187,7 @@ mod tests {
     fn every_chunk_is_cut_and_gets_its_verdict_and_nothing_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let scaling = Scaling {
+            readers: None,
             threads: vec![1],
             bytes: 1 << 20,
             average: 8192,
