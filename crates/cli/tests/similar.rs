@@ -95,3 +95,45 @@ fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
     }
     assert!(3 * stored[2] < stored[1] && 3 * stored[3] < stored[1], "{stored:?}");
 }
+
+#[test]
+fn why_names_the_containers_that_one_depends_on_and_says_what_is_kept_as_a_base() {
+    let (fixture, _) = second_version(&["--format", "2"], MEMORY, &[]);
+    let data = || -> Vec<String> {
+        let listed = fixture.run(["list", "packs"]).code(0).stdout();
+        let of_data = |id: &&str| fixture.run(["why", id, "--json"]).code(0).json()["kind"] == "data";
+        listed.lines().filter(of_data).map(str::to_owned).collect()
+    };
+    let why = |id: &str| fixture.run(["why", id, "--json"]).code(0).json();
+    let of = |id: &str, list: &str| -> Vec<String> {
+        why(id)[list].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = data();
+    let holders: Vec<&String> = all.iter().filter(|id| !of(id, "dependents").is_empty()).collect();
+    let dependent = all.iter().find(|id| !of(id, "bases").is_empty()).unwrap();
+    // Each names the other, with the same regions.
+    for holder in &holders {
+        let (has, needs) = (&why(holder)["dependents"][0], &why(dependent)["bases"]);
+        let row = needs.as_array().unwrap().iter().find(|row| row["id"] == ***holder).unwrap();
+        assert_eq!((&has["id"], &has["regions"], &has["size"]), (&(**dependent).into(), &row["regions"], &row["size"]));
+        assert!(0 < row["size"].as_u64().unwrap() && row["size"].as_u64() < row["uncompressed_size"].as_u64());
+        assert_eq!(why(holder)["only_base"], false);
+        assert!(row["size"].as_u64().unwrap() < has["container_size"].as_u64().unwrap());
+    }
+    let shown = fixture.run(["why", dependent]).code(0).stdout();
+    assert!(shown.contains("Its regions have bases in") && shown.contains(holders[0].as_str()), "{shown}");
+    let shown = fixture.run(["why", holders[0], "--if-forgotten", "latest~1"]).code(0).stdout();
+    assert!(shown.contains("It has bases of regions in") && shown.contains(dependent.as_str()), "{shown}");
+    fixture.run(["forget", "latest~1", "-q"]).code(0);
+    // A quick prune takes nothing apart.
+    let pruned = fixture.run(["prune", "--quick", "--json"]).code(0).messages().pop().unwrap();
+    let bases: Vec<String> = data().into_iter().filter(|id| why(id)["only_base"] == true).collect();
+    assert!(!bases.is_empty(), "{pruned}");
+    assert_eq!((&why(&bases[0])["unused"], &why(&bases[0])["held"]["chunks"]), (&true.into(), &0.into()));
+    let shown = fixture.run(["why", &bases[0]]).code(0).stdout();
+    assert!(shown.contains("no snapshot holds a chunk of it, but 1 container has bases in it"), "{shown}");
+    // Nothing depends on it any more when that one is unneeded.
+    fixture.run(["forget", "latest", "-q"]).code(0);
+    fixture.run(["prune", "-q"]).code(0);
+    assert_eq!(data(), Vec::<String>::new());
+}
