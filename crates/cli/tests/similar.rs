@@ -70,6 +70,47 @@ fn an_edited_dump_takes_a_fraction_of_its_new_chunks_unless_an_option_says_other
 }
 
 #[test]
+fn what_is_not_compressed_with_zstandard_has_no_bases() {
+    for compression in ["lz4", "off"] {
+        let (fixture, _) = second_version(&["--format", "2"], MEMORY, &["--compression", compression]);
+        let listed = fixture.run(["list", "packs"]).code(0).stdout();
+        assert!(1 < listed.lines().count());
+        for id in listed.lines() {
+            assert_eq!(fixture.run(["why", id, "--json"]).code(0).json()["bases_count"], 0, "{compression}: {id}");
+        }
+        assert_restores(&fixture);
+    }
+}
+
+#[test]
+fn a_program_that_meets_a_newer_format_says_so_and_ends_with_1() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"contents");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let repository = fixture.path("repository");
+    let copies = ["config", "config.copy"].map(|copy| repository.join(copy));
+    let whole = fs::read(&copies[0]).unwrap();
+    let write = |copy: &Path, bytes: &[u8]| {
+        fs::remove_file(copy).unwrap();
+        fs::write(copy, bytes).unwrap();
+    };
+    // Bytes 4 and 5 are the version. Neither checksum nor MAC is compared before it.
+    let newer = [&whole[..4], &[3], &whole[5..]].concat();
+    // A flipped bit can claim a newer version: the other copy is read.
+    for (copy, other) in [(&copies[0], &copies[1]), (&copies[1], &copies[0])] {
+        write(copy, &newer);
+        fixture.run(["snapshots"]).code(0);
+        write(other, &newer);
+        let says = "config: format version 3 is newer than 2, the newest this program reads";
+        fixture.run(["snapshots"]).code(1).says(says);
+        fixture.run(["prune"]).code(1).says(says);
+        write(copy, &whole);
+        write(other, &whole);
+    }
+    fixture.run(["check", "-q"]).code(0);
+}
+
+#[test]
 fn format_1_has_nothing_to_leave_out() {
     let fixture = Fixture::without_repository(None);
     fixture
@@ -94,6 +135,7 @@ fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
         assert_restores(&fixture);
     }
     assert!(3 * stored[2] < stored[1] && 3 * stored[3] < stored[1], "{stored:?}");
+    assert!(stored[0] < 2 * stored[1], "nothing from before the upgrade is found as similar: {stored:?}");
 }
 
 #[test]
