@@ -139,7 +139,7 @@ fn own_chunks(store: &Store, container: &ContainerReader, found: &mut ContainerH
     let mut chunks = container.directory.chunks.iter();
     for region in &container.directory.regions {
         for chunk in chunks.by_ref().take(region.chunk_count as usize) {
-            let unnamed = || Error::damaged(store.display(&container.name), "its directory does not name all chunks");
+            let unnamed = || Error::damaged(store.display(container.name), "its directory does not name all chunks");
             let stored_len = share(chunk.len, region.sealed_len, region.plain_len);
             let lengths = (chunk.len, u32::try_from(stored_len).unwrap_or(u32::MAX));
             found.all.add(lengths);

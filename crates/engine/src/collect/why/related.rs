@@ -58,7 +58,9 @@ impl Related {
             let mut of_region: Vec<ContainerId> = region.bases.iter().map(|base| base.container).collect();
             of_region.sort_unstable();
             of_region.dedup();
-            of_region.into_iter().for_each(|holder| holders.entry(holder).or_default().add(region));
+            for holder in of_region {
+                holders.entry(holder).or_default().add(region);
+            }
         }
         let mut related = Self { listed: Vec::new(), count: holders.len() as u64 };
         for (id, regions) in holders.into_iter().take(RELATED_MAX) {
