@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes testdata/formats/v1, the repository that is kept so that its format stays readable.
+"""Makes testdata/formats/v1 or v2, a repository that is kept so that its format stays readable.
 
-    python3 testdata/restorer/golden.py path/to/onefold
+    python3 testdata/restorer/golden.py --format 2 path/to/onefold
 
 The source is the same each time; the repository is not, since its keys are random. What a released version has made
 must never be made again: so this refuses to replace it, unless --replace is given.
@@ -16,66 +16,124 @@ import sys
 import tempfile
 from pathlib import Path
 
+import restore as restorer
 import sources
 
-KEPT = Path(__file__).resolve().parent.parent / "formats" / "v1"
+FORMATS = Path(__file__).resolve().parent.parent / "formats"
 PASSWORD = "correct horse battery staple"
-SIZE_MAX = 200_000
+SIZES_MAX = {1: 200_000, 2: 300_000}
 # Small enough that recipes and directories of some hundred items have several levels.
 PARAMETERS = ["--chunk-size", "512", "--container-size", "65536"]
+# A text, and how far apart the edits of each further version are: with dense ones a region has whole regions as bases, with
+# scattered ones chunks of several.
+TEXT_LEN = 142_000
+DISTANCES = [800, 1500, 3000]
 
 
 def main():
-    parser = argparse.ArgumentParser(description="makes the repository of testdata/formats/v1")
+    parser = argparse.ArgumentParser(description="makes a repository of testdata/formats")
     parser.add_argument("onefold", type=Path)
+    parser.add_argument("--format", type=int, choices=(1, 2), required=True)
     parser.add_argument("--replace", action="store_true")
     options = parser.parse_args()
     if not sources.is_root():
         sys.exit("golden.py: only root can make the owners and devices that the repository is to hold")
-    if KEPT.exists():
+    kept = FORMATS / f"v{options.format}"
+    if kept.exists():
         if not options.replace:
-            sys.exit(f"golden.py: {KEPT} is there already; a kept repository is not made again")
-        shutil.rmtree(KEPT)
-    KEPT.mkdir(parents=True)
-    (KEPT / "password").write_text(PASSWORD + "\n", encoding="ascii")
-    snapshots = []
+            sys.exit(f"golden.py: {kept} is there already; a kept repository is not made again")
+        shutil.rmtree(kept)
+    kept.mkdir(parents=True)
+    (kept / "password").write_text(PASSWORD + "\n", encoding="ascii")
     with tempfile.TemporaryDirectory(prefix="golden-") as temporary:
-        environment = {
+        maker = Maker(options.onefold, kept, Path(temporary))
+        make_first_format(maker) if options.format == 1 else make_second_format(maker)
+        sources.make_removable(temporary)
+    (kept / "expected.json").write_text(encode(maker.snapshots), encoding="ascii")
+    size = sum(path.stat().st_size for path in kept.rglob("*") if path.is_file())
+    print(f"{kept}: {size} bytes")
+    if size > SIZES_MAX[options.format]:
+        sys.exit(f"golden.py: {kept} has more than {SIZES_MAX[options.format]} bytes")
+
+
+def make_first_format(maker):
+    maker.onefold("init", "--format", "1", *PARAMETERS)
+    source = maker.temporary / "source"
+    sources.make_tree(source, 26_000, 20_000, 6 << 20, 60, as_root=True)
+    maker.backup(source, "lz4")
+    sources.change_tree(source)
+    maker.backup(source, "zstd:19")
+
+
+def make_second_format(maker):
+    """A tree of all kinds of entries, and versions of a text, each compressed against those before it; one was pruned."""
+    maker.onefold("init", "--format", "2", *PARAMETERS)
+    source = maker.temporary / "source"
+    sources.make_tree(source, 26_000, 20_000, 6 << 20, 60, as_root=True)
+    maker.backup(source, "lz4")
+    versions = maker.temporary / "versions"
+    versions.mkdir()
+    for version in range(len(DISTANCES) + 1):
+        sources.write(versions / "text", sources.edited_words("versions", TEXT_LEN, DISTANCES[:version]))
+        # What no other version has, so that a prune removes something.
+        sources.write(versions / "noise", sources.noise(5 + version, 2000))
+        sources.set_times(versions)
+        maker.backup(versions, "zstd:19")
+    forgotten = maker.snapshots.pop(1)
+    maker.onefold("forget", forgotten["id"])
+    maker.onefold("prune", "--compression", "zstd:19")
+    two_whole, of_chunks, deep = count_bases(restorer.Repository(maker.kept / "repo", PASSWORD.encode()))
+    print(f"regions: {two_whole} with two whole bases, {of_chunks} with chunks as bases, {deep} in chains")
+    if not (two_whole and of_chunks and deep):
+        sys.exit("golden.py: not all forms of bases are in the repository: make it again, with other keys")
+
+
+def count_bases(repository):
+    """How many regions have two whole bases, chunks as bases, and a base that has one."""
+    containers = [one for container_id in repository.listed for one in repository.open_containers(container_id)]
+    regions = [region for container in containers for region in container.regions]
+    two_whole = sum(len(runs_of(region, False)) == 2 for region in regions)
+    of_chunks = sum(len(runs_of(region, True)) > 0 for region in regions)
+    return two_whole, of_chunks, sum(region.bases[0] >= 2 for region in regions)
+
+
+def runs_of(region, are_chunks):
+    return [runs for _, _, runs in region.bases[1] if bool(runs) == are_chunks]
+
+
+class Maker:
+    """The program with the repository, and what its snapshots have."""
+
+    def __init__(self, program, kept, temporary):
+        self.program, self.kept, self.temporary = program.resolve(), kept, temporary
+        self.snapshots = []
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD_")},
-            "ONEFOLD_REPOSITORY": os.fspath(KEPT / "repo"),
-            "ONEFOLD_PASSWORD_FILE": os.fspath(KEPT / "password"),
-            "ONEFOLD_CACHE_DIR": os.path.join(temporary, "cache"),
+            "ONEFOLD_REPOSITORY": os.fspath(kept / "repo"),
+            "ONEFOLD_PASSWORD_FILE": os.fspath(kept / "password"),
+            "ONEFOLD_CACHE_DIR": os.fspath(temporary / "cache"),
         }
 
-        def onefold(*arguments):
-            command = [options.onefold.resolve(), *arguments]
-            done = subprocess.run(command, env=environment, cwd=temporary, check=True, stdout=subprocess.PIPE)
-            return done.stdout.decode()
+    def onefold(self, *arguments):
+        command = [self.program, *arguments]
+        done = subprocess.run(command, env=self.environment, cwd=self.temporary, check=True, stdout=subprocess.PIPE)
+        return done.stdout.decode()
 
-        onefold("init", *PARAMETERS)
-        source = Path(temporary) / "source"
-        sources.make_tree(source, 26_000, 20_000, 6 << 20, 60, as_root=True)
-        for compression in ("lz4", "zstd:19"):
-            if snapshots:
-                sources.change_tree(source)
-            onefold("backup", "source", "--host", "golden", "--compression", compression)
-            known = {snapshot["id"] for snapshot in snapshots}
-            commits = {path.name for path in (KEPT / "repo" / "commits").iterdir()} - known
-            assert len(commits) == 1, f"a backup made {len(commits)} commits"
-            # The entries are below the name by which the source was given.
-            entries = {f"source/{path}": about for path, about in sources.describe(source).items()}
-            entries["source"] = sources.describe_entry(os.fspath(source))
-            del entries["source"]["inode"]
-            for about in entries.values():
-                if "hard_link" in about:
-                    about["hard_link"] = f"source/{about['hard_link']}"
-            snapshots.append({"id": commits.pop(), "entries": entries})
-        sources.make_removable(source)
-    (KEPT / "expected.json").write_text(encode(snapshots), encoding="ascii")
-    size = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
-    print(f"{KEPT}: {size} bytes")
-    if size > SIZE_MAX:
-        sys.exit(f"golden.py: {KEPT} has more than {SIZE_MAX} bytes")
+    def backup(self, source, compression):
+        name = source.name
+        # So much memory that similar regions are searched for.
+        self.onefold("backup", name, "--host", "golden", "--compression", compression, "--memory", "512M")
+        known = {snapshot["id"] for snapshot in self.snapshots}
+        commits = {path.name for path in (self.kept / "repo" / "commits").iterdir()} - known
+        assert len(commits) == 1, f"a backup made {len(commits)} commits"
+        # The entries are below the name by which the source was given.
+        entries = {f"{name}/{path}": about for path, about in sources.describe(source).items()}
+        entries[name] = sources.describe_entry(os.fspath(source))
+        del entries[name]["inode"]
+        for about in entries.values():
+            if "hard_link" in about:
+                about["hard_link"] = f"{name}/{about['hard_link']}"
+        self.snapshots.append({"id": commits.pop(), "entries": entries})
 
 
 def encode(snapshots):

@@ -107,6 +107,17 @@ def text(seed, length):
     return bytes(out[:length])
 
 
+def edited_words(seed, length, distances):
+    """A text in which one word in so many bytes was replaced, once for each distance."""
+    words = text(seed, length).split(b" ")
+    for edit, distance in enumerate(distances):
+        chosen = random.Random(f"{seed} {edit}")
+        # A word and its space take about six bytes.
+        for at in range(chosen.randrange(distance // 6), len(words), distance // 6):
+            words[at] = b"edit%d" % chosen.randrange(1000)
+    return b" ".join(words)
+
+
 def write(path, data, mode=0o644):
     with open(path, "wb") as file:
         file.write(data)

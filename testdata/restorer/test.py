@@ -18,6 +18,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import golden
 import restore as restorer
 import sources
 import vectors
@@ -96,22 +97,62 @@ def test_vectors_of_the_document(_temporary):
     run([sys.executable, HERE / "vectors.py", ROOT / "docs" / "format.md"])
 
 
-def test_kept_repository(temporary):
-    kept = FORMATS / "v1"
+def check_kept_repository(temporary, version):
+    """Restores every snapshot of a kept repository by restorer and program. Returns the repository."""
+    kept = FORMATS / version
     for needed in ("repo", "password", "expected.json"):
         if not (kept / needed).exists():
-            raise Failed(f"testdata/formats/v1/{needed} is missing: make it with testdata/restorer/golden.py")
+            raise Failed(f"testdata/formats/{version}/{needed} is missing: make it with testdata/restorer/golden.py")
     expected = json.loads((kept / "expected.json").read_text(encoding="ascii"))
     password = ["--password-file", kept / "password"]
     listed = [line.split()[0] for line in restore(kept / "repo", *password, "--list")[0].splitlines()]
     ids = [snapshot["id"] for snapshot in expected["snapshots"]]
     if listed != ids:
         raise Failed(f"lists the snapshots {listed}, expected {ids}")
+    onefold = Onefold(temporary, (kept / "password").read_text(encoding="ascii").strip())
+    shutil.copytree(kept / "repo", onefold.repository)
     for snapshot in expected["snapshots"]:
         target = temporary / snapshot["id"]
         restore(kept / "repo", *password, "--snapshot", snapshot["id"], "--target", target)
         expect_same(snapshot["entries"], sources.describe(target))
-    check_variety(restorer.Repository(kept / "repo", (kept / "password").read_bytes().strip()))
+        target = temporary / f"{snapshot['id']} by the program"
+        onefold("restore", snapshot["id"], "--target", target)
+        expect_same(without_linked_symlinks(snapshot["entries"]), without_linked_symlinks(sources.describe(target)))
+    onefold("check", "--read-data")
+    return restorer.Repository(kept / "repo", (kept / "password").read_bytes().strip()), onefold
+
+
+def without_linked_symlinks(entries):
+    """The program makes each name of a symbolic link a link of its own."""
+    return {
+        path: {key: value for key, value in about.items() if key != "hard_link" or about["type"] != "symlink"}
+        for path, about in entries.items()
+    }
+
+
+def test_kept_repository_of_format_1(temporary):
+    repository, _ = check_kept_repository(temporary, "v1")
+    check_variety(repository, compressions={0, 1, 2})
+
+
+def test_kept_repository_of_format_2(temporary):
+    """Also: the samples that it holds still find what is similar."""
+    repository, onefold = check_kept_repository(temporary, "v2")
+    check_variety(repository, compressions={0, 1, 2, 3})
+    two_whole, of_chunks, deep = golden.count_bases(repository)
+    if not (two_whole and of_chunks and deep):
+        raise Failed(f"{two_whole} regions with two whole bases, {of_chunks} with chunks as bases, {deep} in chains")
+    versions = temporary / "versions"
+    versions.mkdir()
+    text = sources.edited_words("versions", golden.TEXT_LEN, [*golden.DISTANCES, 2000])
+    sources.write(versions / "text", text)
+    onefold("backup", "versions", "--memory", "512M", cwd=temporary)
+    onefold("check", "--read-data")
+    after = restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"]))
+    added = [after.open_containers(container_id) for container_id in after.listed.keys() - repository.listed.keys()]
+    bases = [base for ids in added for container in ids for region in container.regions for base in region.bases[1]]
+    if not any(container_id in repository.listed for container_id, _, _ in bases):
+        raise Failed("nothing is compressed against what the kept repository holds")
 
 
 def test_repository_of_the_first_version_that_todays_program_has_pruned(temporary):
@@ -182,9 +223,9 @@ def tags_in(repository, directory, object_type):
     return tags
 
 
-def check_variety(repository):
-    """Fails unless the repository holds what the format has to offer: every compression, and lists of three levels."""
-    recipes, nodes, compressions = set(), set(), set()
+def check_variety(repository, compressions):
+    """Fails unless the repository holds these compressions, and lists of three levels."""
+    recipes, nodes, found_compressions = set(), set(), set()
     for kind, fingerprint in repository.places(is_data=False):
         contents, hints = repository.read(kind, fingerprint)
         (nodes if kind == restorer.KIND_TREE else recipes).add(contents[0])
@@ -192,9 +233,14 @@ def check_variety(repository):
             recipes |= {entry.recipe.level for entry in restorer.parse_node(contents, hints)[1] if entry.recipe}
     for container_id in repository.listed:
         for container in repository.open_containers(container_id):
-            compressions |= {region.compression for region in container.regions}
-    for what, found in (("levels of recipes", recipes), ("levels of nodes", nodes), ("compressions", compressions)):
-        if not {0, 1, 2} <= found:
+            found_compressions |= {region.compression for region in container.regions}
+    levels = {0, 1, 2}
+    for what, wanted, found in (
+        ("levels of recipes", levels, recipes),
+        ("levels of nodes", levels, nodes),
+        ("compressions", compressions, found_compressions),
+    ):
+        if not wanted <= found:
             raise Failed(f"holds only the {what} {sorted(found)}")
     # A hint may be out of date: every data chunk is found without one too.
     for kind, fingerprint in repository.places(is_data=True):
@@ -264,7 +310,7 @@ def test_two_snapshots(temporary):
 def test_two_snapshots_with_small_parameters_and_one_front_directory_lost(temporary):
     """Small parameters make recipes and directories of several levels. Back directories stand in for front ones."""
     onefold, expected = check_two_snapshots(temporary, ["--chunk-size", "512", "--container-size", "65536"])
-    check_variety(restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"])))
+    check_variety(restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"])), {0, 1, 2})
     containers = sorted((onefold.repository / "containers").glob("*/*"))
     for name in ("d", "m"):
         container = next(path for path in containers if path.name.startswith(name))

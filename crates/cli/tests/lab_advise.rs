@@ -1,5 +1,6 @@
 //! `lab advise`: exact where everything is read, within bounds where not, and what it foretells comes true.
 
+use std::fmt::Write;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 
@@ -141,6 +142,75 @@ fn a_sample_bounds_the_repository_of_17_of_20_trees() {
     assert!(17 <= counts[0] && 10 <= counts[1] && 12 <= counts[2], "{counts:?} of 20: {held:.2?}");
 }
 
+/// A dump of lines of which one in 80 is another in each version: nearly every chunk of a version is new, and similar to the one before.
+fn dump(version: u64, lines: u64) -> Vec<u8> {
+    let mut text = String::new();
+    let mut state = 1u64;
+    for line in 0..lines {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let edited = if line % 80 < version { 1 + version } else { 0 };
+        writeln!(text, "{:012x} {:04} {edited}", (state >> 16) ^ (edited << 20), state >> 55).unwrap();
+    }
+    text.into_bytes()
+}
+
+/// Memory with which a backup looks for similar data.
+const ENOUGH: &str = "256M";
+
+/// Bytes that backups of these paths, one after the other, store in a new repository of a format.
+fn stored_by_backups(fixture: &Fixture, format: &str, paths: &[&str]) -> f64 {
+    let _gone = fs::remove_dir_all(fixture.path("repository"));
+    fixture.run(["init", "--no-encryption", "-q", "--format", format]).code(0);
+    let stored = |path: &&str| {
+        let summary = fixture.run(["backup", path, "--json", "--memory", ENOUGH]).code(0).messages().pop().unwrap();
+        summary["data_added_packed"].as_f64().unwrap()
+    };
+    paths.iter().map(stored).sum()
+}
+
+#[test]
+fn with_similar_data_a_repository_is_as_large_as_predicted() {
+    let fixture = Fixture::without_repository(None);
+    for version in 0..2 {
+        fixture.write(&format!("{version}/dump"), &dump(version, 500_000));
+        fixture.write(&format!("{version}/noise"), &noise(version, 1 << 20));
+    }
+    let of = |paths: &[&str]| {
+        let advice = advice(&fixture, &[&["--similarity", "--memory", ENOUGH], paths].concat());
+        let of_others = advice["rules"].as_array().unwrap().iter().filter(|rule| rule["similar_bytes"].is_u64());
+        assert_eq!(of_others.count(), 1);
+        let rule = rule(&advice, "8k");
+        let [alone, value, low, high] = ["stored_bytes", "similar_bytes", "similar_bytes_low", "similar_bytes_high"]
+            .map(|field| rule[field].as_f64().unwrap());
+        assert!(low < value && value < high, "{low} to {high}");
+        (alone, value, low, high)
+    };
+    // Two backups: the second one finds what is similar in the first.
+    let versions = ["source/0", "source/1"];
+    let (alone, foretold, low, high) = of(&versions);
+    let stored = stored_by_backups(&fixture, "2", &versions);
+    assert!(foretold < 0.7 * alone, "{foretold} foretold, {alone} without");
+    assert!((foretold / stored - 1.0).abs() < 0.15, "{foretold} foretold, {stored} stored");
+    assert!(low < stored && stored < high, "{low} to {high}, {stored} stored");
+    // One backup of both: what is similar is not durable yet when the other version comes.
+    let (alone, foretold, ..) = of(&["source"]);
+    let stored = stored_by_backups(&fixture, "2", &["source"]);
+    assert!(0.9 * alone < foretold, "{foretold} foretold, {alone} without");
+    assert!((foretold / stored - 1.0).abs() < 0.05, "{foretold} foretold, {stored} stored");
+    let similar = |options: &[&str]| fixture.run([&["lab", "advise", "--similarity"], options].concat());
+    let text = similar(&["source/0", "source/1", "--memory", ENOUGH]).code(0).stdout();
+    assert!(text.contains("With similar data, format 2, 8k: ") && text.contains("% less; each path is"), "{text}");
+    // Without a search there is nothing to foretell.
+    for options in [&["--memory", "64M"][..], &["--memory", ENOUGH, "--compression", "lz4"]] {
+        let text = similar(&[&["source/0"], options].concat()).code(0).stdout();
+        assert!(text.contains("looks for none"), "{options:?}: {text}");
+    }
+    let text = similar(&["source", "--sample", "4M", "--memory", ENOUGH]).code(0).stdout();
+    assert!(text.contains("not enough data"), "{text}");
+    let nowhere = fixture.path("nowhere");
+    similar(&["source", "--scratch", nowhere.to_str().unwrap(), "--memory", ENOUGH]).code(1).says("create a file in");
+}
+
 #[test]
 fn a_table_and_a_choice_are_printed() {
     let fixture = Fixture::without_repository(None);
@@ -206,6 +276,8 @@ fn the_process_stays_within_its_budget() {
     fixture.write("text", &prose(4, 20 << 20));
     let peak = advice(&fixture, &["source", "--memory", "64M"])["peak_rss_bytes"].as_u64().unwrap();
     assert!(peak < 128 << 20, "{} MiB", peak >> 20);
+    let peak = advice(&fixture, &["source", "--memory", "256M", "--similarity"])["peak_rss_bytes"].as_u64().unwrap();
+    assert!(peak < 320 << 20, "{} MiB", peak >> 20);
 }
 
 #[test]

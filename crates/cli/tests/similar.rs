@@ -70,6 +70,47 @@ fn an_edited_dump_takes_a_fraction_of_its_new_chunks_unless_an_option_says_other
 }
 
 #[test]
+fn what_is_not_compressed_with_zstandard_has_no_bases() {
+    for compression in ["lz4", "off"] {
+        let (fixture, _) = second_version(&["--format", "2"], MEMORY, &["--compression", compression]);
+        let listed = fixture.run(["list", "packs"]).code(0).stdout();
+        assert!(1 < listed.lines().count());
+        for id in listed.lines() {
+            assert_eq!(fixture.run(["why", id, "--json"]).code(0).json()["bases_count"], 0, "{compression}: {id}");
+        }
+        assert_restores(&fixture);
+    }
+}
+
+#[test]
+fn a_program_that_meets_a_newer_format_says_so_and_ends_with_1() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"contents");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let repository = fixture.path("repository");
+    let copies = ["config", "config.copy"].map(|copy| repository.join(copy));
+    let whole = fs::read(&copies[0]).unwrap();
+    let write = |copy: &Path, bytes: &[u8]| {
+        fs::remove_file(copy).unwrap();
+        fs::write(copy, bytes).unwrap();
+    };
+    // Bytes 4 and 5 are the version. Neither checksum nor MAC is compared before it.
+    let newer = [&whole[..4], &[3], &whole[5..]].concat();
+    // A flipped bit can claim a newer version: the other copy is read.
+    for (copy, other) in [(&copies[0], &copies[1]), (&copies[1], &copies[0])] {
+        write(copy, &newer);
+        fixture.run(["snapshots"]).code(0);
+        write(other, &newer);
+        let says = "config: format version 3 is newer than 2, the newest this program reads";
+        fixture.run(["snapshots"]).code(1).says(says);
+        fixture.run(["prune"]).code(1).says(says);
+        write(copy, &whole);
+        write(other, &whole);
+    }
+    fixture.run(["check", "-q"]).code(0);
+}
+
+#[test]
 fn format_1_has_nothing_to_leave_out() {
     let fixture = Fixture::without_repository(None);
     fixture
@@ -94,4 +135,47 @@ fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
         assert_restores(&fixture);
     }
     assert!(3 * stored[2] < stored[1] && 3 * stored[3] < stored[1], "{stored:?}");
+    assert!(stored[0] < 2 * stored[1], "nothing from before the upgrade is found as similar: {stored:?}");
+}
+
+#[test]
+fn why_names_the_containers_that_one_depends_on_and_says_what_is_kept_as_a_base() {
+    let (fixture, _) = second_version(&["--format", "2"], MEMORY, &[]);
+    let data = || -> Vec<String> {
+        let listed = fixture.run(["list", "packs"]).code(0).stdout();
+        let of_data = |id: &&str| fixture.run(["why", id, "--json"]).code(0).json()["kind"] == "data";
+        listed.lines().filter(of_data).map(str::to_owned).collect()
+    };
+    let why = |id: &str| fixture.run(["why", id, "--json"]).code(0).json();
+    let of = |id: &str, list: &str| -> Vec<String> {
+        why(id)[list].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = data();
+    let holders: Vec<&String> = all.iter().filter(|id| !of(id, "dependents").is_empty()).collect();
+    let dependent = all.iter().find(|id| !of(id, "bases").is_empty()).unwrap();
+    // Each names the other, with the same regions.
+    for holder in &holders {
+        let (has, needs) = (&why(holder)["dependents"][0], &why(dependent)["bases"]);
+        let row = needs.as_array().unwrap().iter().find(|row| row["id"] == ***holder).unwrap();
+        assert_eq!((&has["id"], &has["regions"], &has["size"]), (&(**dependent).into(), &row["regions"], &row["size"]));
+        assert!(0 < row["size"].as_u64().unwrap() && row["size"].as_u64() < row["uncompressed_size"].as_u64());
+        assert_eq!(why(holder)["only_base"], false);
+        assert!(row["size"].as_u64().unwrap() < has["container_size"].as_u64().unwrap());
+    }
+    let shown = fixture.run(["why", dependent]).code(0).stdout();
+    assert!(shown.contains("Its regions have bases in") && shown.contains(holders[0].as_str()), "{shown}");
+    let shown = fixture.run(["why", holders[0], "--if-forgotten", "latest~1"]).code(0).stdout();
+    assert!(shown.contains("It has bases of regions in") && shown.contains(dependent.as_str()), "{shown}");
+    fixture.run(["forget", "latest~1", "-q"]).code(0);
+    // A quick prune takes nothing apart.
+    let pruned = fixture.run(["prune", "--quick", "--json"]).code(0).messages().pop().unwrap();
+    let bases: Vec<String> = data().into_iter().filter(|id| why(id)["only_base"] == true).collect();
+    assert!(!bases.is_empty(), "{pruned}");
+    assert_eq!((&why(&bases[0])["unused"], &why(&bases[0])["held"]["chunks"]), (&true.into(), &0.into()));
+    let shown = fixture.run(["why", &bases[0]]).code(0).stdout();
+    assert!(shown.contains("no snapshot holds a chunk of it, but 1 container has bases in it"), "{shown}");
+    // Nothing depends on it any more when that one is unneeded.
+    fixture.run(["forget", "latest", "-q"]).code(0);
+    fixture.run(["prune", "-q"]).code(0);
+    assert_eq!(data(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Repositories of every released format stay readable.
+//! Repositories of every format stay readable.
 //!
 //! What they must hold is compared by the independent restorer's test, which has their sources' attributes; here they are
 //! checked whole and restored by this version of the engine.
@@ -7,18 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
+use onefold_engine::container::RegionEntry;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::FormatVersion;
+use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 
-use crate::integration::support::{directory_store, restore_to};
+use crate::integration::support::{container_names, directory_store, restore_to};
 
-/// Formats that were ever released; `testdata/formats` has a repository of each.
-const FORMATS: [&str; 1] = ["v1"];
+/// Formats that a repository can have; `testdata/formats` has one of each.
+const FORMATS: [&str; 2] = ["v1", "v2"];
 
 fn formats() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/formats")
@@ -26,7 +29,7 @@ fn formats() -> PathBuf {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test looks at its own data")]
-fn every_format_that_was_released_has_a_repository_and_a_test() {
+fn every_format_has_a_repository_and_a_test() {
     let mut kept: Vec<String> =
         std::fs::read_dir(formats()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     kept.sort();
@@ -53,7 +56,7 @@ fn repositories_of_every_format_are_sound_and_restore() {
         assert!(report.findings.is_empty(), "{format}: {:?}", report.findings);
         let commits = store.read_commits().unwrap();
         let snapshots = commits.snapshots();
-        assert_eq!(snapshots.len(), 2, "{format}");
+        assert_eq!(snapshots.len(), count_expected(format), "{format}");
         for (_, snapshot) in snapshots {
             let target = MemTree::new();
             let report = restore_to(&store, &cache, snapshot, Path::new("/"), Arc::new(target)).unwrap();
@@ -63,6 +66,32 @@ fn repositories_of_every_format_are_sound_and_restore() {
             assert!(snapshot.summary.files_processed <= report.files + report.others, "{format}");
         }
     }
+}
+
+#[test]
+fn the_repository_of_format_2_has_all_that_only_format_2_has() {
+    let store = open_kept("v2");
+    assert_eq!(store.config.format, FormatVersion::V2);
+    let data = container_names(&store).into_iter().filter(|name| name.kind == ContainerKind::Data);
+    let opened: Vec<_> = data.map(|name| store.open_container(&name).unwrap()).collect();
+    assert!(opened.iter().any(|container| !container.directory.samples.is_empty()), "samples of anchors");
+    let regions = || opened.iter().flat_map(|container| &container.directory.regions);
+    assert!(regions().any(|region| whole_bases(region) == 2), "a region with two whole bases");
+    assert!(regions().any(|region| whole_bases(region) < region.bases.len()), "a region with chunks as bases");
+    assert!(regions().any(|region| region.bases.depth() == 2), "a region whose base has one");
+    // A prune has copied or kept what the forgotten snapshot shares with others.
+    assert_eq!(store.list_collections().unwrap().len(), 1);
+}
+
+fn whole_bases(region: &RegionEntry) -> usize {
+    region.bases.bases().iter().filter(|base| base.runs.is_empty()).count()
+}
+
+/// Returns the number of snapshots in the list of what a repository holds.
+#[expect(clippy::disallowed_methods, reason = "the test reads its own data")]
+fn count_expected(format: &str) -> usize {
+    let expected = std::fs::read_to_string(formats().join(format).join("expected.json")).unwrap();
+    expected.matches("\"id\": ").count()
 }
 
 #[expect(clippy::disallowed_methods, reason = "the test reads its own data")]

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use onefold_engine::collect::ledger::{Held, LedgerRequest, held_by_set};
 use onefold_engine::collect::why::{
-    ChunkPrefix, ContainerHolders, ContainerState, PATHS_MAX, PathHolders, WhyRequest, find_chunk, why_chunk,
-    why_container, why_path,
+    ChunkPrefix, ContainerHolders, ContainerState, PATHS_MAX, PathHolders, RELATED_MAX, Regions, RelatedContainer,
+    WhyRequest, find_chunk, why_chunk, why_container, why_path,
 };
 use onefold_engine::collect::{PruneRequest, give_up, prune};
 use onefold_engine::object::names::CollectionStep;
@@ -20,6 +21,7 @@ use onefold_engine::tree::{Content, TreeNode};
 use onefold_engine::types::{ContainerId, Fingerprint, SessionId};
 use onefold_engine::{Result, Silent};
 
+use crate::integration::bases::{SMALL_2, Versions, Way, forge, versions};
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::pruning::{forget, request};
 use crate::integration::support::{Ask, Draw, SMALL, World, back_up, container_names, noise};
@@ -574,4 +576,76 @@ fn a_container_is_in_the_state_that_collections_and_sessions_give_it() {
     assert_eq!(state(ids[0]), ContainerState::Unended);
     let unknown = ContainerId { session: SessionId([1; 16]), ordinal: 5 };
     assert!(case.ask(&everything, None, |request| why_container(store, request, unknown)).is_err());
+}
+
+/// Returns the containers with regions that have a base in another, with those regions, from all directories.
+fn dependencies(store: &Store) -> BTreeMap<(ContainerId, ContainerId), Regions> {
+    let mut found: BTreeMap<(ContainerId, ContainerId), Regions> = BTreeMap::new();
+    for name in container_names(store) {
+        for region in store.open_container(&name).unwrap().directory.regions {
+            let holders: BTreeSet<ContainerId> = region.bases.iter().map(|base| base.container).collect();
+            for holder in holders {
+                let regions = found.entry((name.id, holder)).or_default();
+                regions.count += 1;
+                regions.plain_bytes += u64::from(region.plain_len);
+                regions.stored_bytes += u64::from(region.sealed_len);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_containers_that_one_depends_on_and_those_that_depend_on_it_are_those_of_a_look_at_every_directory() {
+    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (16, 4));
+    // A quick prune copies nothing, so that bases of forgotten snapshots stay.
+    snapshots[..3].iter().for_each(|(session, ..)| forget(&store, *session).unwrap());
+    let pruned = prune(&store, &PruneRequest { quick: true, ..request(&world, &store) }, &Silent).unwrap();
+    let mut case = Case { world, store, looked: Vec::new(), stored: BTreeMap::new(), chunks: BTreeMap::new() };
+    case.look();
+    let (everything, pairs) = (case.everything(), dependencies(&case.store));
+    let lens: BTreeMap<ContainerId, u64> =
+        container_names(&case.store).iter().map(|name| (name.id, case.store.container_len(name).unwrap())).collect();
+    let rows = |of: Vec<(ContainerId, Regions)>| -> Vec<RelatedContainer> {
+        let row = |(id, regions)| RelatedContainer { id, stored_bytes: lens.get(&id).copied(), regions };
+        of.into_iter().map(row).collect()
+    };
+    let mut only_bases = 0;
+    for &id in case.chunks.keys() {
+        let found = check_container(&case, id, &everything, None);
+        let bases = rows(pairs.iter().filter(|((own, _), _)| *own == id).map(|((_, it), all)| (*it, *all)).collect());
+        let dependents =
+            rows(pairs.iter().filter(|((_, holder), _)| *holder == id).map(|((it, _), all)| (*it, *all)).collect());
+        assert_eq!((found.bases.count, &found.bases.listed), (bases.len() as u64, &bases), "{id}");
+        assert_eq!((found.dependents.count, &found.dependents.listed), (dependents.len() as u64, &dependents), "{id}");
+        assert_eq!(found.is_only_base(), found.held.chunks == 0 && !dependents.is_empty(), "{id}");
+        only_bases += u64::from(found.is_only_base());
+    }
+    // The plan of the prune has counted the same.
+    assert!(3 < pairs.len() && 1 < only_bases, "{} pairs, {only_bases}", pairs.len());
+    assert_eq!(only_bases, pruned.plan.bases_containers);
+}
+
+#[test]
+fn of_many_dependents_the_first_ones_are_listed_and_all_are_counted() {
+    let world = World::new(1);
+    let store = world.create(SMALL_2).unwrap();
+    let session = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "host").unwrap());
+    let holder = forge(&store, &session, 0, (&[], 0));
+    let count = u32::try_from(RELATED_MAX).unwrap() + 3;
+    let dependents = (1..=count).map(|ordinal| forge(&store, &session, ordinal, (&[holder], 1)).container);
+    let dependents: BTreeSet<ContainerId> = dependents.collect();
+    let listed = store.list_containers(&world.scratch()).unwrap();
+    assert_eq!(listed.len(), RELATED_MAX + 4);
+    let request = WhyRequest {
+        snapshots: &[],
+        listed: &BTreeSet::new(),
+        forgotten: None,
+        scratch: &world.scratch(),
+        memory_bytes: 16 << 20,
+        monitor: &Silent,
+    };
+    let found = why_container(&store, &request, holder.container).unwrap();
+    let shown: Vec<ContainerId> = found.dependents.listed.iter().map(|row| row.id).collect();
+    assert_eq!((found.dependents.count, shown), (count.into(), dependents.into_iter().take(RELATED_MAX).collect()));
 }

@@ -22,12 +22,15 @@ use crate::commands::repair_containers::parse_container;
 use crate::interrupt::Interrupt;
 use crate::json::ledger::HeldObject;
 use crate::json::why::{
-    ChunkRow, ContainerRow, PathRow, SnapshotFields, WhyChunk, WhyContainer, WhyPath, WhyQuarantined, ids,
+    ChunkRow, ContainerRow, PathRow, RelatedRow, SnapshotFields, WhyChunk, WhyContainer, WhyPath, WhyQuarantined, ids,
 };
 use crate::open::{self, OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::{text, trust};
+
+/// Most related containers that are shown to people; programs get those that the engine lists.
+const RELATED_SHOWN: usize = 20;
 
 /// Shows which snapshots hold a path, a chunk or a container.
 pub(crate) fn run(settings: &Settings, output: &Output, args: &WhyArgs) -> Result<()> {
@@ -210,6 +213,8 @@ impl Answer<'_> {
         self.output.line(cells("snapshots", &answer.held))?;
         self.output.line(cells("of these, copied elsewhere", &answer.copied))?;
         self.output.line(cells("no snapshot", &answer.unneeded))?;
+        self.related("Its regions have bases in", &answer.bases, answer.bases_count)?;
+        self.related("It has bases of regions in", &answer.dependents, answer.dependents_count)?;
         let unused = unused_line(&found);
         if answer.if_forgotten.is_some() || unused.is_some() {
             self.output.line("")?;
@@ -218,6 +223,27 @@ impl Answer<'_> {
             self.if_forgotten(&forgotten.freed, &forgotten.left)?;
         }
         unused.map_or(Ok(()), |line| Ok(self.output.line(line)?))
+    }
+
+    /// Prints containers with the regions that are compressed against each other.
+    fn related(&self, title: &str, rows: &[RelatedRow], count: u64) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.output.line("")?;
+        let titles = ["Regions", "Uncompressed", "Stored", "Container"];
+        self.output
+            .line(format!("{title:<41}  {:>8}  {:>12}  {:>10}  {:>10}", titles[0], titles[1], titles[2], titles[3]))?;
+        for row in rows.iter().take(RELATED_SHOWN) {
+            let size = row.container_size.map_or_else(|| "missing".to_owned(), text::bytes);
+            let (plain, stored) = (text::bytes(row.uncompressed_size), text::bytes(row.size));
+            let line = format!("{:<41}  {:>8}  {plain:>12}  {stored:>10}  {size:>10}", row.id, row.regions);
+            self.output.line(line)?;
+        }
+        match count - rows.len().min(RELATED_SHOWN) as u64 {
+            0 => Ok(()),
+            more => Ok(self.output.line(format!("and {}", text::count(more, "more container")))?),
+        }
     }
 
     fn quarantined(&self, container: &QuarantinedContainer) -> Result<()> {
@@ -346,12 +372,21 @@ fn state_line(state: ContainerState) -> String {
 }
 
 /// Returns what a prune would do with a container that no snapshot needs.
-fn unused_line(found: &ContainerHolders) -> Option<&'static str> {
+fn unused_line(found: &ContainerHolders) -> Option<String> {
     if !found.is_unused() || found.state != ContainerState::Live {
         return None;
     }
-    Some(match found.freed {
-        None => "no snapshot holds a chunk of it: a prune would remove it",
-        Some(_) => "then no snapshot would hold a chunk of it, and a prune would remove it",
-    })
+    let unused = match found.freed {
+        None => "no snapshot holds a chunk of it",
+        Some(_) => "then no snapshot would hold a chunk of it",
+    };
+    if !found.is_only_base() {
+        return Some(format!("{unused}, and a prune would remove it"));
+    }
+    let dependents = text::count(found.dependents.count, "container");
+    let (have, these) = if found.dependents.count == 1 { ("has", "this one") } else { ("have", "these") };
+    Some(format!(
+        "{unused}, but {dependents} {have} bases in it: a prune would keep it for {these}, remove it with {these}, or compress {these} \
+         without it if that frees more"
+    ))
 }

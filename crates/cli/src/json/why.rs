@@ -2,7 +2,7 @@
 
 use onefold_engine::collect::why::{
     ChunkCopy, ChunkHolders, ChunkInSnapshot, ContainerHolders, ContainerInSnapshot, ContainerState, PathHolders,
-    PathInSnapshot,
+    PathInSnapshot, RelatedContainer,
 };
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::repo::SnapshotId;
@@ -128,6 +128,31 @@ impl WhyPath {
     }
 }
 
+/// A container that is related to another by bases of regions.
+#[derive(Serialize)]
+pub(crate) struct RelatedRow {
+    pub(crate) id: String,
+    /// Left out if it is not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) container_size: Option<u64>,
+    /// The regions that were compressed against bases.
+    pub(crate) regions: u64,
+    pub(crate) uncompressed_size: u64,
+    pub(crate) size: u64,
+}
+
+impl RelatedRow {
+    fn of(related: &RelatedContainer) -> Self {
+        Self {
+            id: related.id.to_string(),
+            container_size: related.stored_bytes,
+            regions: related.regions.count,
+            uncompressed_size: related.regions.plain_bytes,
+            size: related.regions.stored_bytes,
+        }
+    }
+}
+
 /// `why CONTAINER`.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "container")]
@@ -147,6 +172,14 @@ pub(crate) struct WhyContainer {
     pub(crate) snapshots: Vec<ContainerRow>,
     /// True if no snapshot holds a chunk, after the given ones were forgotten.
     unused: bool,
+    /// The containers that hold bases of its regions, and their number.
+    pub(crate) bases: Vec<RelatedRow>,
+    pub(crate) bases_count: u64,
+    /// The containers with regions that have bases in it, and their number.
+    pub(crate) dependents: Vec<RelatedRow>,
+    pub(crate) dependents_count: u64,
+    /// True if it is unused, and stays since others depend on it.
+    only_base: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) if_forgotten: Option<IfForgotten>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,6 +230,11 @@ impl WhyContainer {
             unneeded: HeldObject::of(&found.unneeded),
             snapshots,
             unused: found.is_unused(),
+            bases: found.bases.listed.iter().map(RelatedRow::of).collect(),
+            bases_count: found.bases.count,
+            dependents: found.dependents.listed.iter().map(RelatedRow::of).collect(),
+            dependents_count: found.dependents.count,
+            only_base: found.is_only_base(),
             if_forgotten: found.freed.map(|freed| IfForgotten {
                 snapshots: forgotten,
                 left: HeldObject::of(&found.held.without(&freed)),

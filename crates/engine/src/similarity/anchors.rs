@@ -193,6 +193,34 @@ mod tests {
         }
     }
 
+    /// docs/format.md, "Samples". Positions are offsets of the byte behind the hashed ones.
+    #[test]
+    fn anchors_are_those_of_the_definition_in_the_document() {
+        // With short chunks, cuts have more candidates than there are anchors.
+        for average in [512, 8192] {
+            let table = GearTable::expand(&KEY, ChunkSizes::for_average(average));
+            let finder = AnchorFinder::new(&table, &KEY, ANCHOR_DISTANCE);
+            let chunk = with_runs(u64::from(average));
+            let anchors_below = u32::MAX / 512;
+            let below = anchors_below.max(table.threshold());
+            let words = table.words();
+            let gear = |bytes: &[u8]| {
+                let roll = |hash: u32, byte: &u8| (hash << 1).wrapping_add(words[usize::from(*byte)]);
+                bytes.iter().fold(0u32, roll)
+            };
+            let hashes: Vec<u32> = (0..=chunk.len()).map(|end| gear(&chunk[end.saturating_sub(32)..end])).collect();
+            let is_close = |end: usize| (end - 31..end).any(|other| hashes[other] < below);
+            let expected: Vec<u64> = (64..=chunk.len())
+                .filter(|end| hashes[*end] < anchors_below && !is_close(*end))
+                .map(|end| finder.window_hash(&chunk[end - 48..end]))
+                .collect();
+            let mut found = Vec::new();
+            finder.of_chunk(&chunk, &mut found);
+            assert!(100 < found.len(), "{} anchors", found.len());
+            assert_eq!(found, expected, "chunks of {average} bytes");
+        }
+    }
+
     #[test]
     fn anchors_depend_neither_on_blocks_nor_on_cuts() {
         let (_, finder) = finder(512);

@@ -8,7 +8,9 @@ use super::features::RegionFeatures;
 use super::index::{AnchorIndex, Sampling, Vote};
 use super::reading::{ALLOWANCE_BYTES, Reading, name_of};
 use super::regions::{BASES_MAX, DEPTH_MAX, RegionNumber, Regions};
+use super::saved::{SimilarRegions, SimilarRegionsLimits};
 use super::search::{BaseSearch, OpenRegions};
+use crate::backup::Budget;
 use crate::error::Result;
 use crate::random::{SplitMix64, mix64};
 use crate::types::{Chunk, ContainerId, Fingerprint, RegionId, SessionId};
@@ -294,4 +296,35 @@ fn regions_that_cannot_be_opened_cost_size_only() {
     let mut opened = Opened(vec![Arc::new(new.clone())], 0);
     assert_eq!(search.find(&new, REGION_LEN, &[], &mut opened).unwrap(), Choice::Regions(vec![RegionNumber(0)]));
     assert_eq!(opened.1, 1, "opened once");
+}
+
+/// docs/manual/src/similar.md
+#[test]
+fn with_512_mib_of_memory_the_last_100_000_regions_are_found() {
+    const REGIONS: u32 = 600_000;
+    const LAST: u32 = 100_000;
+    let threads = Budget::threads(512 << 20, 2);
+    let bytes = Budget::of(512 << 20, threads).with_bases().similar_bytes;
+    let mut similar = SimilarRegions::new(SimilarRegionsLimits { sampling: Sampling::default(), bytes });
+    // Eight samples a region of 512 KiB: an anchor in 512 bytes, of which one in 128 is kept.
+    let samples = |region: u32| {
+        let mut random = SplitMix64::new(region.into());
+        std::array::from_fn::<u64, 8, _>(|_| random.next_u64() / 128 * 128)
+    };
+    for region in 0..REGIONS {
+        let container = ContainerId { session: SessionId([1; 16]), ordinal: region / 8 };
+        let id = RegionId { container, region: region % 8 };
+        let number = similar.regions.enter(id, 512 << 10, (&[], 0)).unwrap();
+        similar.anchors.enter(number, &samples(region));
+    }
+    let is_found = |region: &u32| {
+        let votes = similar.anchors.votes(&samples(*region));
+        votes.iter().any(|vote| vote.region.0 == *region) && similar.regions.id(RegionNumber(*region)).is_some()
+    };
+    let found = |from: u32| (from..from + LAST).filter(is_found).count();
+    let (last, first) = (found(REGIONS - LAST), found(0));
+    assert!(LAST as usize * 99 / 100 < last, "{last} of the last {LAST} with {bytes} bytes");
+    assert!(first < LAST as usize / 2, "{first} of the first {LAST}: the memory is no limit");
+    let taken = similar.regions.memory_bytes() + similar.anchors.memory_bytes();
+    assert!(taken <= bytes + bytes / 100, "{taken} of {bytes} bytes");
 }

@@ -32,6 +32,7 @@ fn scanned(roots: &[&Path], sample: Sample) -> Scanned {
         compression: Compression::Zstd(1),
         memory_bytes: MEMORY_BYTES,
         threads: 2,
+        similar: None,
     };
     scan(&options, &Silent).unwrap()
 }
@@ -175,6 +176,7 @@ fn a_table_that_is_full_estimates_within_its_error() {
         compression: Compression::Off,
         memory_bytes: MEMORY_BYTES,
         threads: 2,
+        similar: None,
     };
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
     let walk = || Walk::new(Arc::clone(&source), &options.roots, Arc::clone(&options.excludes)).unwrap();
@@ -228,6 +230,7 @@ fn a_path_that_does_not_exist_is_named() {
         compression: Compression::Off,
         memory_bytes: MEMORY_BYTES,
         threads: 1,
+        similar: None,
     };
     let error = scan(&options, &Silent).unwrap_err().to_string();
     assert!(error.contains("no/such/path"), "{error}");

@@ -80,6 +80,14 @@ impl Advised<'_> {
                     docs/advise.md; the repository's disk is taken to keep up"
                 .to_owned(),
         );
+        if let Some((it, similar)) = self.predictions.iter().find_map(|it| Some((it, it.similar_bytes?))) {
+            let [value, low, high] = [similar.value, similar.low, similar.high].map(|bytes| bytes / MIB);
+            notes.push(format!(
+                "with similar data in format 2, {}: {value:.1} MiB, at least {low:.1}, at most {high:.1}; each path is a backup after \
+                 the one before",
+                it.rule
+            ));
+        }
         if let Some(recommendation) = self.recommendation {
             notes.push(format!("recommended: {}: {}", recommendation.rule, recommendation.reason));
         }

@@ -18,6 +18,7 @@ pub mod regions;
 pub mod rules;
 pub mod scan;
 mod sealing;
+pub mod similar;
 pub mod survey;
 pub mod window;
 
@@ -46,6 +47,7 @@ use regions::{Compressing, Regions};
 use rules::Rule;
 use scan::RuleScan;
 use sealing::Sealing;
+use similar::{Measured, Similar, SimilarOptions};
 use survey::{Sample, Survey};
 use window::{Window, on_threads};
 
@@ -79,6 +81,8 @@ pub struct AdviseOptions {
     pub memory_bytes: usize,
     /// Threads that compute, here and there.
     pub threads: usize,
+    /// How compression against similar data is measured, if it is.
+    pub similar: Option<SimilarOptions>,
 }
 
 /// Result of reading.
@@ -94,6 +98,8 @@ pub struct Scanned {
     pub reading: Reading,
     /// Result of each rule.
     pub rules: Vec<RuleScan>,
+    /// What compression against similar data came to; `None` if that was not asked, or a backup looks for nothing similar.
+    pub similar: Option<Measured>,
     /// Bytes that were sealed, and the processor time of it.
     pub sealed: (u64, Duration),
     /// Time of it all.
@@ -137,8 +143,15 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     let walk_processor = processor_time().saturating_sub(processor);
     let walk_time = start.elapsed().saturating_sub(waiting_time().saturating_sub(waiting)).max(walk_processor);
 
-    let shares = Shares::of(options.memory_bytes, options.threads);
+    let process = (options.memory_bytes, options.threads);
+    let index_bytes = similar::index_bytes(options.compression, process.0, process.1);
+    let similar_bytes = options.similar.as_ref().and(index_bytes).map_or(0, |index| index + similar::MEMORY_BYTES);
+    let shares = Shares::of(options.memory_bytes.saturating_sub(similar_bytes), options.threads);
     let mut scanner = Scanner::new(options, &survey, shares);
+    let default = scanner.rules.iter_mut().find(|rule| rule.all.is_some());
+    if let (Some(rule), Some(similar)) = (default, &options.similar) {
+        rule.similar = Similar::new(similar, options.compression, process)?;
+    }
     let (send, batches) = sync_channel::<Batch>(BATCHES_WAITING);
     let again = walk()?;
     let (reading, taken) = thread::scope(|scope| -> Result<_> {
@@ -157,8 +170,10 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     if monitor.is_interrupted() {
         return Err(Error::Interrupted.into());
     }
+    let similar = scanner.rules.iter_mut().find_map(|rule| rule.similar.take());
+    let similar = similar.map(Similar::finish).transpose()?;
     let (rules, sealed) = scanner.finish();
-    Ok(Scanned { survey, walk_time, walk_processor, reading, rules, sealed, time: start.elapsed() })
+    Ok(Scanned { survey, walk_time, walk_processor, reading, rules, similar, sealed, time: start.elapsed() })
 }
 
 /// All rules, on one batch after another.
@@ -224,7 +239,8 @@ impl Scanner {
         if is_measured {
             self.seal()?;
         }
-        Ok(())
+        let mut similar = self.rules.iter_mut().filter_map(|rule| rule.similar.as_mut());
+        similar.try_for_each(Similar::check)
     }
 
     /// Seals the region that the default rule is gathering.

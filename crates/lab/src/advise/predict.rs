@@ -8,9 +8,10 @@ use onefold_engine::identify::IndexOptions;
 use super::Scanned;
 use super::estimate::{Estimate, Interval};
 use super::extrapolate::{Captures, Copies, Coverage};
-use super::regions::{REGION_BYTES, compressed_share, neighbors};
+use super::regions::{REGION_BYTES, Regions, compressed_share, neighbors};
 use super::rules::{CONTAINER_BYTES, Rule};
 use super::scan::RuleScan;
+use super::similar::Measured;
 use crate::counts::float;
 
 /// Bytes that a data container's two directories have for a chunk: docs/format.md, Containers.
@@ -19,6 +20,17 @@ const DIRECTORY_BYTES: f64 = 36.0 + 4.0;
 const REGION_ENTRY_BYTES: f64 = 13.0 + 13.0 + 16.0;
 /// Further bytes of a container: header, trailer, heads and tags of the directories.
 const CONTAINER_FIXED_BYTES: f64 = 128.0 + 64.0 + 2.0 * (8.0 + 16.0);
+/// The same in format 2: lengths take two bytes instead of four.
+const DIRECTORY_2_BYTES: f64 = 34.0 + 2.0;
+/// The same for a region in format 2: depth and number of bases in addition.
+const REGION_2_ENTRY_BYTES: f64 = 15.0 + 15.0 + 16.0;
+/// Bytes of a base, and of a run of chunks in it, in both directories.
+const BASE_BYTES: (f64, f64) = (2.0 * 25.0, 2.0 * 4.0);
+/// Bytes of the sample of anchors for a byte of distinct chunks: seven for 64 KiB.
+const SAMPLE_SHARE: f64 = 7.0 / 65_536.0;
+/// Standard deviation of a repository's size with similar data from the prediction, as a share: the choice of bases depends on the
+/// key, and on when containers become durable. Assumed; docs/advise.md has the resulting error.
+const SIMILAR_DEVIATION: f64 = 0.04;
 /// Bytes of a chunk ref in a recipe: the fingerprint, which does not compress, and its length, which does a little.
 const REF_BYTES: f64 = 34.0;
 /// Compressed bytes of an entry in the tree, without its recipe. Assumed; docs/advise.md has the resulting error.
@@ -124,6 +136,8 @@ pub struct Prediction {
     pub unique_chunks: f64,
     /// Bytes of the repository.
     pub stored_bytes: Interval,
+    /// The same in format 2, where new chunks are compressed against similar ones; only of the default rule, if it was measured.
+    pub similar_bytes: Option<Interval>,
     /// Part of them that is metadata: directories of containers, recipes, trees.
     pub overhead_bytes: f64,
     /// Bytes of the index on disk.
@@ -172,6 +186,14 @@ impl Prediction {
             let content = bytes * compressed(without, copies);
             content + overhead(bytes, content)
         });
+        let similar_bytes = SimilarShare::of(scanned, scan).map(|similar| {
+            coverage.interval(deviation.hypot(SIMILAR_DEVIATION), |without, copies| {
+                let bytes = distinct(without, copies);
+                let content = bytes * compressed(without, copies) * similar.of_alone(without);
+                let chunks = bytes * chunks_per_byte;
+                content + overhead(bytes, content) + similar.overhead_bytes(chunks, bytes)
+            })
+        });
         let unique_bytes = unique.value;
         let compressed_share = Estimate { value: compressed(None, Copies::Likely), ..compressed_share };
         let overhead_bytes = overhead(unique_bytes, unique_bytes * compressed_share.value);
@@ -190,6 +212,7 @@ impl Prediction {
             compressed_share,
             unique_chunks,
             stored_bytes,
+            similar_bytes,
             overhead_bytes,
             index_bytes: INDEX_BYTES_FIXED + unique_chunks * INDEX_BYTES_PER_CHUNK,
             filter_bits,
@@ -263,6 +286,37 @@ impl DefaultRule {
         let (plain, stored) = (bytes(&self.plain), bytes(&self.stored));
         let is_known = 0.0 < plain && 0.0 < stored && 0.0 < self.share;
         self.neighbors * if is_known { stored / plain / self.share } else { 1.0 }
+    }
+}
+
+/// What compression against similar regions saves of the default rule's regions.
+struct SimilarShare<'a> {
+    alone: &'a Regions,
+    similar: &'a Measured,
+}
+
+impl<'a> SimilarShare<'a> {
+    /// Returns `None` for other rules, and if it was not measured or on too little.
+    fn of(scanned: &'a Scanned, scan: &'a RuleScan) -> Option<Self> {
+        let similar = scanned.similar.as_ref().filter(|similar| similar.is_enough())?;
+        Some(Self { alone: scan.all.as_ref()?, similar })
+    }
+
+    /// Returns the stored bytes for each one without bases, as the sample shows it, or the sample without a group.
+    fn of_alone(&self, without: Option<usize>) -> f64 {
+        let alone = without.map_or_else(|| self.alone.sum(), |group| self.alone.sum_without(group));
+        self.similar.share(without) / alone.share().max(f64::MIN_POSITIVE)
+    }
+
+    /// Returns the bytes of directories that format 2 has in addition; less than none, if lengths save more than bases take.
+    fn overhead_bytes(&self, chunks: f64, bytes: f64) -> f64 {
+        let regions = bytes / float(REGION_BYTES as u64);
+        let scale = regions / float(self.similar.regions).max(1.0);
+        let (bases, runs) = self.similar.bases;
+        chunks * (DIRECTORY_2_BYTES - DIRECTORY_BYTES)
+            + regions * (REGION_2_ENTRY_BYTES - REGION_ENTRY_BYTES)
+            + (float(bases) * BASE_BYTES.0 + float(runs) * BASE_BYTES.1) * scale
+            + bytes * SAMPLE_SHARE
     }
 }
 

@@ -74,6 +74,12 @@ pub struct Reading {
     pub is_cut_short: bool,
 }
 
+/// Returns the number of the path, among those that were given, that a file is below.
+fn root_of(path: &Path, roots: &[PathBuf]) -> u16 {
+    let found = roots.iter().position(|root| path.starts_with(root)).unwrap_or_default();
+    u16::try_from(found).unwrap_or(u16::MAX)
+}
+
 /// Reads a source.
 pub struct Reader<'a> {
     survey: &'a Survey,
@@ -114,7 +120,9 @@ impl<'a> Reader<'a> {
             }
             let read = match event {
                 Event::Entry(item) if is_stream(&item, roots) => {
-                    let mut extents = self.survey.extents(&item).peekable();
+                    let root = root_of(&item.path, roots);
+                    let of_root = |extent: Extent| Extent { unit: UnitOf { root, ..extent.unit }, ..extent };
+                    let mut extents = self.survey.extents(&item).map(of_root).peekable();
                     if extents.peek().is_some() { self.read_file(&item, extents) } else { Ok(()) }
                 }
                 Event::Error { path, error } => {

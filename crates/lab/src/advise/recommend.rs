@@ -152,6 +152,7 @@ mod tests {
             compressed_share: none,
             unique_chunks: 1.0,
             stored_bytes: exact(gibibytes * 1024.0 * 1024.0 * 1024.0),
+            similar_bytes: None,
             overhead_bytes: 1.0,
             index_bytes: 1e9,
             filter_bits: 8.0,

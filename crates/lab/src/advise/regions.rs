@@ -131,6 +131,11 @@ impl Regions {
             / all.share().max(f64::MIN_POSITIVE)
     }
 
+    /// Returns what all came to without the regions of a group.
+    pub fn sum_without(&self, group: usize) -> Compressed {
+        self.sum().minus(self.groups.get(group).copied().unwrap_or_default())
+    }
+
     /// Returns what all came to.
     pub fn sum(&self) -> Compressed {
         self.groups.iter().copied().fold(Compressed::default(), Compressed::plus)

@@ -12,6 +12,7 @@ use super::distinct::{Distinct, Novelty, RECENT_BYTES, Recent, SLOT_BYTES};
 use super::reader::RunEnd;
 use super::regions::{Compressing, REGION_BYTES, Regions};
 use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
+use super::similar::Similar;
 use super::survey::{CLASSES, Covered, GROUPS, UnitOf};
 use super::window::{Window, WindowRun};
 use crate::processor::processor_time;
@@ -61,6 +62,8 @@ pub struct RuleScan {
     pub all: Option<Regions>,
     /// The same, of units of even and of odd groups: what regions of half a sample compress to. Empty where everything is read.
     pub halves: [Regions; 2],
+    /// New chunks of all data, compressed against similar ones, if that is asked.
+    pub similar: Option<Similar>,
     /// Hashes of the chunks in the open region of all data, if that is a sample.
     of_region: Vec<u64>,
     /// Time of fingerprinting.
@@ -103,6 +106,7 @@ impl RuleScan {
             some: Regions::default(),
             all: (rule == Rule::Content(AVERAGE_DEFAULT)).then(Regions::default),
             halves: Default::default(),
+            similar: None,
             of_region: Vec::new(),
             fingerprinting: Fingerprinting::default(),
         }
@@ -166,6 +170,9 @@ impl RuleScan {
         self.is_segment_new |= is_new;
         if self.segment_refs == SEGMENT_REFS {
             self.end_segment();
+        }
+        if let Some(similar) = &mut self.similar {
+            similar.push(bytes, hash, is_new, (unit.root, unit.group));
         }
         if is_new {
             self.compress(window.offset + start as u64, hash, bytes, unit, compressor);

@@ -98,6 +98,8 @@ pub struct UnitOf {
     pub starts_inside: bool,
     /// Whether the file goes on after it.
     pub ends_inside: bool,
+    /// Number of the path, among those that were given, that its file is below.
+    pub root: u16,
 }
 
 /// Bytes of each class and group of units.
@@ -368,6 +370,7 @@ fn units(cluster: Cluster, size: u64, seed: u64) -> impl Iterator<Item = Unit> +
             group: u8::try_from(of_group % GROUPS as u64).expect("a few groups"),
             starts_inside: 0 < offset,
             ends_inside: end < size,
+            root: 0,
         };
         let unit = Unit { hash: hash(seed), offset, end: (end < size).then_some(end), len: end - offset, of };
         (offset < end || size == 0).then_some(unit)

@@ -4,6 +4,7 @@
 //! distinct chunks with the engine's [policy](onefold_engine::similarity), stores the regions in a temporary file, and restores the last
 //! version from it. One long stream over all versions is the reference.
 
+pub mod based;
 mod corpus;
 mod extract;
 pub mod findings;

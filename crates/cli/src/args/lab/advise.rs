@@ -18,6 +18,13 @@ pub(crate) struct AdviseArgs {
     /// Number that chooses among the samples of this size
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Also estimate the size with similar data compressed against each other, as a repository of format 2 stores it
+    #[arg(long)]
+    pub(crate) similarity: bool,
+    /// Directory for the temporary file of --similarity, as large as the repository of the sample [default: the directory for
+    /// temporary files]
+    #[arg(long, value_name = "DIR", requires = "similarity")]
+    pub(crate) scratch: Option<PathBuf>,
     /// Write the findings to a new file, as JSON that `lab report` draws
     #[arg(long, value_name = "FILE")]
     pub(crate) findings: Option<PathBuf>,

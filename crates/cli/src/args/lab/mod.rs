@@ -97,7 +97,11 @@ pub(crate) enum LabCommand {
     })]
     Report(ReportArgs),
     /// Sample data and estimate the cost of each chunk size: repository, index, memory, time
-    #[command(after_help = examples! { "Compare chunk sizes for a directory": "onefold lab advise ~/documents" })]
+    #[command(after_help = examples! {
+        "Compare chunk sizes for a directory": "onefold lab advise ~/documents";
+        "Also what similar data would save, if each path was backed up after the one before":
+            "onefold lab advise --similarity ~/versions/1 ~/versions/2";
+    })]
     Advise(AdviseArgs),
     /// Deduplicate the image of a disk, and read and write it in that form
     #[command(subcommand, after_help = examples! {

@@ -11,12 +11,13 @@ use onefold_lab::advise::findings::Advised;
 use onefold_lab::advise::predict::{Prediction, Whole};
 use onefold_lab::advise::recommend::{bytes, recommend};
 use onefold_lab::advise::rules::RULES;
+use onefold_lab::advise::similar::{Measured, REGIONS_LEAST, SimilarOptions};
 use onefold_lab::advise::survey::Sample;
 use onefold_lab::advise::{AdviseOptions, scan};
 use onefold_lab::files::write_new;
 
 use crate::args::lab::advise::AdviseArgs;
-use crate::commands::lab::experiment::origin;
+use crate::commands::lab::experiment::{advised, origin, scratch};
 use crate::exit::Unreadable;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -60,6 +61,7 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
         compression: settings.compression,
         memory_bytes: settings.memory_bytes,
         threads: settings.threads,
+        similar: args.similarity.then(|| SimilarOptions { scratch: scratch(args.scratch.as_ref()) }),
     };
     if let Some(path) = &args.findings {
         ensure!(!files::exists(path), "write {}: it exists", path.display());
@@ -68,7 +70,7 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
     let progress = Progress::new(output, &interrupt, Activity::Files);
     let scanned = {
         let _shown = progress.show();
-        scan(&options, &*progress)
+        scan(&options, &*progress).map_err(advised)
     }?;
     let whole = Whole::of(&scanned);
     let (memory, threads) = (settings.memory_bytes, settings.threads);
@@ -77,7 +79,7 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
     let predictions: Vec<Prediction> =
         rules.iter().map(|rule| Prediction::of(&scanned, &whole, rule, memory, threads)).collect();
     let recommendation = recommend(&predictions, memory as u64);
-    let advised = Advised {
+    let advice = Advised {
         scanned: &scanned,
         predictions: &predictions,
         recommendation: recommendation.as_ref(),
@@ -88,10 +90,10 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
         let process = (memory, threads, process_peak_rss_bytes().unwrap_or_default());
         output.message(&Advice::of(&scanned, &whole, &predictions, recommendation.as_ref(), process))?;
     } else {
-        print(output, &advised, &whole)?;
+        print(output, &advice, &whole, args.similarity)?;
     }
     if let Some(path) = &args.findings {
-        let findings = advised.findings(command(args, settings), origin());
+        let findings = advice.findings(command(args, settings), origin());
         write_new(path, &serde_json::to_vec_pretty(&findings)?)?;
     }
     ensure!(scanned.reading.failures == 0, Unreadable::NotAdvisedOn);
@@ -112,10 +114,12 @@ fn sample(text: &str) -> Result<Sample> {
 fn command(args: &AdviseArgs, settings: &Settings) -> String {
     let paths: Vec<String> = args.paths.iter().map(|path| path.display().to_string()).collect();
     let (sample, memory) = (&args.sample, settings.memory_bytes >> 20);
-    format!("onefold lab advise --sample {sample} --seed {} --memory {memory}M {}", args.seed, paths.join(" "))
+    let similarity = if args.similarity { "--similarity " } else { "" };
+    let options = format!("--sample {sample} --seed {} --memory {memory}M {similarity}", args.seed);
+    format!("onefold lab advise {options}{}", paths.join(" "))
 }
 
-fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
+fn print(output: &Output, advised: &Advised<'_>, whole: &Whole, shows_similar: bool) -> Result<()> {
     let Advised { scanned, predictions, .. } = advised;
     let (totals, reading) = (&scanned.survey.totals, &scanned.reading);
     output.line(format!("{} in {}", text::bytes(totals.bytes), text::count(totals.files, "file")))?;
@@ -149,6 +153,9 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
         text::count(advised.threads as u64, "thread"),
         seconds(whole.read_seconds)
     ))?;
+    if shows_similar {
+        output.line(format!("\n{}", similar_line(scanned.similar.as_ref(), predictions)))?;
+    }
     if let Some(recommendation) = advised.recommendation {
         output.line(format!("\nRecommended: {}, {}", recommendation.rule.options(), recommendation.reason))?;
         for otherwise in &recommendation.otherwise {
@@ -156,6 +163,29 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the estimate for a repository of format 2, or why there is none.
+fn similar_line(measured: Option<&Measured>, predictions: &[Prediction]) -> String {
+    let Some(measured) = measured else {
+        return "With similar data: a backup with this compression and --memory looks for none".to_owned();
+    };
+    let found = predictions.iter().find_map(|it| Some((it, it.similar_bytes?)));
+    let Some((prediction, similar)) = found else {
+        let regions = text::count(measured.regions, "region");
+        return format!(
+            "With similar data: not enough data, the sample has {regions} of new chunks and {REGIONS_LEAST} are needed"
+        );
+    };
+    let change = 100.0 * (1.0 - similar.value / prediction.stored_bytes.value);
+    let compared = if change < 0.0 { format!("{:.0}% more", -change) } else { format!("{change:.0}% less") };
+    let part = if measured.is_cut_short { ", of which only a part was compressed so" } else { "" };
+    format!(
+        "With similar data, format 2, {}: {} ({}), {compared}; each path is a backup after the one before{part}",
+        prediction.rule,
+        bytes(similar.value),
+        sizes(similar),
+    )
 }
 
 /// Prints a line for each rule.

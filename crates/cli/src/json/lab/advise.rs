@@ -25,6 +25,11 @@ pub(crate) struct Advice {
     memory_bytes: usize,
     threads: usize,
     rules: Vec<RuleAdvice>,
+    /// Regions that were compressed against similar ones, and those that got bases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar_regions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar_regions_with_bases: Option<u64>,
     recommended: Option<Recommended>,
 }
 
@@ -56,6 +61,13 @@ struct RuleAdvice {
     stored_bytes: u64,
     stored_bytes_low: u64,
     stored_bytes_high: u64,
+    /// The same in format 2, with similar data compressed against each other: of one rule, with `--similarity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar_bytes_low: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar_bytes_high: Option<u64>,
     overhead_bytes: u64,
     index_bytes: u64,
     filter_bits_per_chunk: f64,
@@ -93,6 +105,9 @@ impl RuleAdvice {
             stored_bytes: count(prediction.stored_bytes.value),
             stored_bytes_low: count(prediction.stored_bytes.low),
             stored_bytes_high: count(prediction.stored_bytes.high),
+            similar_bytes: prediction.similar_bytes.map(|it| count(it.value)),
+            similar_bytes_low: prediction.similar_bytes.map(|it| count(it.low)),
+            similar_bytes_high: prediction.similar_bytes.map(|it| count(it.high)),
             overhead_bytes: count(prediction.overhead_bytes),
             index_bytes: count(prediction.index_bytes),
             filter_bits_per_chunk: prediction.filter_bits,
@@ -137,6 +152,8 @@ impl Advice {
             memory_bytes,
             threads,
             rules: predictions.iter().map(|prediction| RuleAdvice::of(prediction, whole)).collect(),
+            similar_regions: scanned.similar.as_ref().map(|it| it.regions),
+            similar_regions_with_bases: scanned.similar.as_ref().map(|it| it.with_bases),
             recommended,
         }
     }

@@ -1,17 +1,20 @@
-//! Which snapshots hold chunks of a container.
+//! Which snapshots hold chunks of a container, and which containers it and others depend on.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
 use crate::collect::ledger::Held;
 use crate::collect::usage::{Prefix, prefix_of};
+use crate::collect::why::related::Related;
 use crate::collect::why::timeline::{Contents, PeriodCursor, Periods, Sums, Timeline};
 use crate::collect::why::{Numbers, WhyRequest};
+use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::inspect::stats::share;
 use crate::monitor::Items;
-use crate::object::names::{CollectionStep, ContainerKind, ContainerName};
+use crate::object::names::{CollectionStep, ContainerKind};
 use crate::snapshot::CollectionItem;
+use crate::store::container_set::Containers;
 use crate::store::view::open_each;
 use crate::store::{MetadataReader, Store};
 use crate::types::{ContainerId, Fingerprint, SessionId};
@@ -29,7 +32,7 @@ pub enum ContainerState {
     Decided(u32),
 }
 
-/// The snapshots that hold chunks of a container.
+/// The snapshots that hold chunks of a container, and the containers that it depends on or that depend on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ContainerHolders {
     /// The container.
@@ -54,12 +57,22 @@ pub struct ContainerHolders {
     pub snapshots: Vec<ContainerInSnapshot>,
     /// Held chunks that forgetting the given snapshots would free.
     pub freed: Option<Held>,
+    /// The containers that hold bases of its regions.
+    pub bases: Related,
+    /// The containers with regions that have bases in it.
+    pub dependents: Related,
 }
 
 impl ContainerHolders {
     /// Returns true if no snapshot would hold a chunk after the given ones were forgotten; without any, if none does.
     pub fn is_unused(&self) -> bool {
         self.freed.unwrap_or_default().chunks == self.held.chunks
+    }
+
+    /// Returns true if it stays only because other containers depend on it: no snapshot holds a chunk of it, or would hold one after
+    /// the given ones were forgotten. A collection removes it with all that depends on it, or if it compresses these without it.
+    pub fn is_only_base(&self) -> bool {
+        self.is_unused() && self.state == ContainerState::Live && self.dependents.count != 0
     }
 }
 
@@ -105,9 +118,13 @@ pub fn why_container(store: &Store, request: &WhyRequest<'_>, id: ContainerId) -
         unneeded: Held::default(),
         snapshots: Vec::new(),
         freed: request.forgotten.map(|_| Held::default()),
+        bases: Related::default(),
+        dependents: Related::default(),
     };
-    let mut chunks = own_chunks(store, &name, &mut found)?;
-    find_copies(store, request, id, &mut chunks)?;
+    let container = store.open_container(&name)?;
+    let mut chunks = own_chunks(store, &container, &mut found)?;
+    found.bases = Related::bases_of(&container, &listed)?;
+    find_others(store, request, &listed, &mut chunks, &mut found)?;
     let holders = Holders::of(request);
     request.monitor.stage(Items::Snapshots, holders.trees.len() as u64);
     let periods = holders.periods(store, request, &chunks)?;
@@ -116,14 +133,13 @@ pub fn why_container(store: &Store, request: &WhyRequest<'_>, id: ContainerId) -
 }
 
 /// Returns the chunks of a container.
-fn own_chunks(store: &Store, name: &ContainerName, found: &mut ContainerHolders) -> Result<OwnChunks> {
-    let container = store.open_container(name)?;
+fn own_chunks(store: &Store, container: &ContainerReader, found: &mut ContainerHolders) -> Result<OwnChunks> {
     found.regions = container.directory.regions.len() as u64;
     let mut own = OwnChunks::new();
     let mut chunks = container.directory.chunks.iter();
     for region in &container.directory.regions {
         for chunk in chunks.by_ref().take(region.chunk_count as usize) {
-            let unnamed = || Error::damaged(store.display(name), "its directory does not name all chunks");
+            let unnamed = || Error::damaged(store.display(container.name), "its directory does not name all chunks");
             let stored_len = share(chunk.len, region.sealed_len, region.plain_len);
             let lengths = (chunk.len, u32::try_from(stored_len).unwrap_or(u32::MAX));
             found.all.add(lengths);
@@ -134,16 +150,28 @@ fn own_chunks(store: &Store, name: &ContainerName, found: &mut ContainerHolders)
     Ok(own)
 }
 
-/// Notes which chunks other containers have, too.
-fn find_copies(store: &Store, request: &WhyRequest<'_>, own: ContainerId, chunks: &mut OwnChunks) -> Result<()> {
+/// Notes which chunks other containers have, too, and which of these have bases in the container.
+fn find_others(
+    store: &Store,
+    request: &WhyRequest<'_>,
+    listed: &Containers,
+    chunks: &mut OwnChunks,
+    found: &mut ContainerHolders,
+) -> Result<()> {
     // What is about to be deleted is read before containers are listed.
     let absent = store.read_absent()?;
     open_each(store, request.scratch, false, &mut |name, opened| {
         request.go_on()?;
-        if name.id == own || absent.containers.contains(name.id) || absent.is_undecided(name.id) {
+        if name.id == found.id || absent.containers.contains(name.id) {
             return Ok(ControlFlow::Continue(()));
         }
-        for chunk in opened?.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
+        let opened = opened?;
+        // What a collection has not decided about may stay, and then keeps its bases.
+        found.dependents.add_dependent(&opened, found.id, listed)?;
+        if absent.is_undecided(name.id) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        for chunk in opened.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
             if let Some(own) = chunks.get_mut(&prefix_of(&chunk)) {
                 own.is_copied = true;
             }

@@ -9,6 +9,7 @@ mod chunk;
 mod container;
 mod elsewhere;
 mod path;
+mod related;
 mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use chunk::{ChunkCopy, ChunkHolders, ChunkInSnapshot, ChunkPrefix, PATHS_MAX, find_chunk, why_chunk};
 pub use container::{ContainerHolders, ContainerInSnapshot, ContainerState, why_container};
 pub use path::{PathHolders, PathInSnapshot, why_path};
+pub use related::{RELATED_MAX, Regions, Related, RelatedContainer};
 
 use crate::collect::MEMORY_BYTES_MIN;
 use crate::error::{Error, Result};
