@@ -386,6 +386,33 @@ def test_upgraded_repository_whose_versions_are_compressed_against_each_other(te
                 shutil.rmtree(target)
 
 
+def test_copies_that_a_prune_has_compressed_again(temporary):
+    """In both formats: what is copied is shorter than without the option, and comes back."""
+    for number in (1, 2):
+        written = []
+        for options in ((), ("--recompress",)):
+            below = temporary / f"{number} {len(written)}"
+            below.mkdir()
+            onefold, source = Onefold(below), below / "source"
+            onefold("init", "--format", str(number), "--chunk-size", "4096", "--container-size", "1048576")
+            source.mkdir()
+            for version in range(3):
+                for name in range(6):
+                    seed = f"{name} {version if name % 2 else 0}"
+                    (source / f"{name}").write_text(edited_text(seed, 300_000, 0), encoding="ascii")
+                alone = ("--no-similarity",) if number == 2 else ()
+                onefold("backup", "source", "--compression", "zstd:1", *alone, cwd=below)
+            expected = sources.describe(source)
+            onefold("forget", "--keep-last", "1", "--force")
+            summary = json.loads(onefold("prune", "--max-unused", "0", "--json", *options)[0].splitlines()[-1])
+            written.append(summary["written_regions_bytes"])
+            onefold("check", "--read-data")
+            onefold.restore("--snapshot", "latest", "--target", below / "restored")
+            expect_same(expected, sources.describe(below / "restored" / "source"))
+        if not 0 < written[1] < written[0]:
+            raise Failed(f"format {number}: copies take {written[1]} bytes compressed again, and {written[0]} else")
+
+
 def test_without_encryption(temporary):
     onefold = Onefold(temporary, password=None)
     sources.make_tree(temporary / "source", 50_000, 50_000, 40960, 20, AS_ROOT)

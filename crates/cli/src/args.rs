@@ -188,6 +188,7 @@ pub(crate) enum Command {
     #[command(after_help = examples! {
         "Show what would be given back": "onefold prune --dry-run";
         "Give back only what needs no copying": "onefold prune --max-unused unlimited";
+        "Compress what is copied once more, harder": "onefold prune --recompress";
     })]
     Prune(PruneArgs),
     /// Take forgets back

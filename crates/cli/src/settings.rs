@@ -111,6 +111,8 @@ pub(crate) struct Settings {
     pub(crate) accelerator: AcceleratorChoice,
     /// Compression of new data.
     pub(crate) compression: Compression,
+    /// The same if the user has chosen one: `auto` leaves the choice to each command.
+    pub(crate) chosen_compression: Option<Compression>,
     /// Method by which disks carry out batches.
     pub(crate) io: IoBackend,
     /// Time to wait for another writer.
@@ -205,9 +207,9 @@ impl Settings {
             "a memory budget of {memory} bytes is too small: the smallest that works is {}M",
             Budget::BYTES_MIN >> 20
         );
-        let compression = match either(&args.compression, "ONEFOLD_COMPRESSION")? {
-            Some(text) => text.parse()?,
-            None => Compression::default(),
+        let chosen_compression = match either(&args.compression, "ONEFOLD_COMPRESSION")?.as_deref() {
+            None | Some("auto") => None,
+            Some(text) => Some(text.parse()?),
         };
         let accelerator = text("ONEFOLD_ACCELERATOR")?.map(|text| text.parse()).transpose();
         let accelerator = accelerator.context("ONEFOLD_ACCELERATOR")?.unwrap_or_default();
@@ -234,7 +236,8 @@ impl Settings {
             memory_bytes,
             threads: Budget::threads(memory_bytes, os_identity::processors()),
             accelerator,
-            compression,
+            compression: chosen_compression.unwrap_or_default(),
+            chosen_compression,
             io,
             retry_lock: args.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,
             progress_interval: match &args.progress_interval {

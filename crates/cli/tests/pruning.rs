@@ -175,3 +175,61 @@ fn what_is_lost_makes_what_if_a_sentence_and_no_number() {
     assert!(!lost.contains("would free"), "{lost}");
     fixture.run(["stats", "--mode", "exclusive"]).code(1);
 }
+
+/// Lines that a higher level makes shorter; another text for each seed.
+fn lines(seed: u64, count: u64) -> Vec<u8> {
+    let mut state = seed;
+    let line = |number: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("{} took {} ms, status {}\n", number / 7, state >> 53, (state >> 40) % 5)
+    };
+    (0..count).map(line).collect::<String>().into_bytes()
+}
+
+/// Makes three snapshots of text, of which the first two are forgotten.
+fn forgotten_text() -> Fixture {
+    let fixture = Fixture::new();
+    for version in 0..3 {
+        for number in 0..8 {
+            let seed = if number % 2 == 0 { number } else { 10 * (version + 1) + number };
+            fixture.write(&format!("file-{number}"), &lines(seed, 12_000 + 100 * version));
+        }
+        fixture.run(["backup", "source", "--quiet"]).code(0);
+    }
+    fixture.run(["forget", "--keep-last", "1", "--force", "--quiet"]).code(0);
+    fixture
+}
+
+#[test]
+fn copies_are_compressed_again_on_request_and_the_report_says_what_they_took() {
+    let prune = |options: &[&str]| {
+        let fixture = forgotten_text();
+        let counted = ["forget", "--keep-last", "1", "--what-if", "--json"].iter().chain(options);
+        let counted = fixture.run(counted).code(0).messages().pop().unwrap();
+        let report = fixture.run(["prune", "--json"].iter().chain(options)).code(0).messages().pop().unwrap();
+        assert_eq!(counted["written_bytes"], report["written_bytes"], "{report}");
+        fixture.run(["check", "--read-data"]).code(0);
+        let target = fixture.path("restored");
+        fixture.run(["restore", "latest:/source", "--target", target.to_str().unwrap()]).code(0);
+        assert_eq!(std::fs::read(target.join("file-2")).unwrap(), lines(2, 12_200));
+        assert_eq!(std::fs::read(target.join("file-3")).unwrap(), lines(33, 12_200));
+        let of = |field: &str| report[field].as_u64().unwrap();
+        (container_bytes(&fixture), of("written_regions_bytes"), of("copied_regions_bytes"))
+    };
+    let plain = prune(&[]);
+    let again = prune(&["--recompress"]);
+    let auto = prune(&["--recompress", "--compression", "auto"]);
+    let fast = prune(&["--recompress", "--compression", "zstd:1"]);
+    // Keys are drawn, and with them where chunks end.
+    assert!(again.1 * 100 < plain.1 * 95 && again.0 < plain.0, "{again:?}, {plain:?} as stored");
+    assert!(again.1 < again.2, "{again:?}");
+    assert!(auto.1 * 100 < plain.1 * 95, "{auto:?}: no level was chosen");
+    assert!(again.1 * 100 < fast.1 * 95, "{fast:?}: the chosen level holds");
+    let fixture = forgotten_text();
+    assert!(fixture.run(["prune", "--recompress", "--dry-run"]).code(0).stdout().contains("is not known before"));
+    fixture.run(["prune", "--recompress", "--quick"]).code(1);
+    fixture.run(["prune", "--recompress", "--compression", "off"]).code(1).says("nothing gets shorter with `off`");
+    assert!(
+        fixture.run(["prune", "--recompress"]).code(0).stdout().contains("before, with what is not needed in them")
+    );
+}

@@ -178,6 +178,13 @@ impl Compressor {
         saves
     }
 
+    /// Returns the memory that it holds, decompressors aside.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&mut self) -> usize {
+        let held = [&mut self.zstd, &mut self.probe].into_iter().flatten();
+        held.map(|(_, zstd)| zstd.context_mut().sizeof()).sum::<usize>() + self.scratch.capacity()
+    }
+
     /// Decompresses what [`Compressor::compress_against`] made, otherwise as [`Compressor::decompress`]. Takes no memory but
     /// `out` and the state of a decompressor: a frame is decompressed at once, so that its window needs no buffer.
     #[must_use]

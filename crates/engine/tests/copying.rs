@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use onefold_engine::collect::Copies;
 use onefold_engine::collect::copy::{Copied, CopyBudget, CopyRequest, copy_forward};
 use onefold_engine::collect::lifetime::{LifetimeClass, LifetimeClasses};
 use onefold_engine::collect::mark::{DirectoryChunks, MEMORY_BYTES_MIN, Marker};
@@ -34,7 +35,7 @@ const SEEDS: u64 = if cfg!(feature = "slow") { 200 } else { 24 };
 
 /// The limits of tests: all that hold more than one thing hold few.
 fn budget() -> CopyBudget {
-    CopyBudget { groups_max: 6, barrier_containers: 2, ..CopyBudget::of(CopyBudget::BYTES_MIN, 2) }
+    CopyBudget { groups_max: 6, barrier_containers: 2, ..CopyBudget::of(CopyBudget::BYTES_MIN, 2, Copies::default()) }
 }
 
 fn classes() -> LifetimeClasses {
@@ -49,6 +50,7 @@ struct Case {
     live: Vec<LiveChunk>,
     /// No dead chunk may be copied.
     leaves_dead: bool,
+    copies: Copies,
 }
 
 impl Case {
@@ -65,7 +67,7 @@ impl Case {
             copy: &self.copy,
             classes: &classes(),
             leaves_dead: self.leaves_dead,
-            compression: Compression::Zstd(1),
+            copies: self.copies,
             budget: budget(),
             scratch: &scratch,
             driver,
@@ -141,13 +143,19 @@ fn draw_live(draw: &mut Draw, store: &Store, all: &[OpenContainer]) -> Vec<LiveC
     live
 }
 
+/// Draws whether regions are compressed again, and how.
+fn draw_copies(draw: &mut Draw) -> Copies {
+    let compression = *draw.one_of(&[Compression::Zstd(1), Compression::Zstd(9), Compression::Lz4]);
+    Copies { compression, recompresses: draw.once_in(2) }
+}
+
 fn draw_case(draw: &mut Draw, store: &Store, all: &[OpenContainer]) -> Case {
     let live = draw_live(draw, store, all);
     let mut copy: Vec<u32> = (0..u32::try_from(all.len()).unwrap()).filter(|_| !draw.once_in(4)).collect();
     for index in (1..copy.len()).rev() {
         copy.swap(index, draw.below(index + 1));
     }
-    Case { copy, live, leaves_dead: draw.once_in(4) }
+    Case { copy, live, leaves_dead: draw.once_in(4), copies: draw_copies(draw) }
 }
 
 /// Checks the new containers against the old ones.
@@ -185,6 +193,9 @@ fn check_copies(store: &Store, all: &[OpenContainer], case: &Case, session: &Ses
     let old_regions: BTreeSet<&Vec<u8>> = all.iter().flat_map(|container| &container.regions).collect();
     let same = new.iter().flat_map(|container| &container.regions).filter(|region| old_regions.contains(region));
     assert!(copied.regions_carried <= same.count() as u64);
+    assert!(case.copies.recompresses || copied.regions_recompressed == 0);
+    let regions = new.iter().flat_map(|container| store.open_container(&container.name).unwrap().directory.regions);
+    assert_eq!(regions.map(|region| u64::from(region.sealed_len)).sum::<u64>(), copied.written_regions_bytes);
     for OpenContainer { name, chunks, .. } in &new {
         let kinds: BTreeSet<ChunkKind> = chunks.iter().map(|(kind, ..)| *kind).collect();
         assert_eq!(kinds.contains(&ChunkKind::Data), name.kind == ContainerKind::Data);
@@ -415,7 +426,12 @@ fn a_chunk_that_is_not_what_its_name_says_is_not_copied_and_its_neighbors_are() 
     for (slots, is_copied) in [(&all, false), (&honest, true)] {
         let world = world.on(world.disk.fork());
         let store = world.open().unwrap();
-        let case = Case { copy: vec![container], live: live(slots), leaves_dead: false };
+        let case = Case {
+            copy: vec![container],
+            live: live(slots),
+            leaves_dead: false,
+            copies: Copies::mostly_as_stored(Compression::Zstd(1)),
+        };
         let (session, copied) = case.run(&world, &store, &Driver::inline(1), &Silent).unwrap();
         assert_eq!(copied.not_copied.is_empty(), is_copied);
         if let Some(error) = copied.not_copied.get(&container) {
@@ -497,7 +513,12 @@ fn a_snapshot_whose_containers_were_copied_and_deleted_is_whole() {
     };
     let plan = PrunePlan::new(counted, &options);
     let live: Vec<LiveChunk> = usage.live_chunks().unwrap().map(Result::unwrap).collect();
-    let case = Case { copy: plan.copy.clone(), live, leaves_dead: false };
+    let case = Case {
+        copy: plan.copy.clone(),
+        live,
+        leaves_dead: false,
+        copies: Copies::mostly_as_stored(Compression::Zstd(1)),
+    };
     let (_, copied) = case.run(&world, &store, &Driver::threads(2), &Silent).unwrap();
     assert!(copied.not_copied.is_empty() && 2 < copied.written_containers, "{copied:?}");
     assert!(copied.written_bytes < plan.totals.copied_bytes * 5 / 4, "{copied:?}, {:?}", plan.totals);

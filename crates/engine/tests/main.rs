@@ -31,6 +31,7 @@ mod quarantining;
 mod quick;
 mod races;
 mod rebuilding;
+mod recompressing;
 mod refreshing;
 mod regressions;
 mod rehearsing;

@@ -14,6 +14,9 @@ pub(crate) struct LimitArgs {
     /// Join small containers in a prune, too
     #[arg(long)]
     pub(crate) repack_small: bool,
+    /// Compress what a prune copies again, with level 9 or --compression, and keep what gets shorter
+    #[arg(long)]
+    pub(crate) recompress: bool,
 }
 
 /// Options of `prune`.
@@ -27,7 +30,7 @@ pub(crate) struct PruneArgs {
     pub(crate) limits: LimitArgs,
     /// Remove only containers that no snapshot refers to at all, by their lists in manifests; reads no tree and no copy, copies
     /// nothing, and leaves unused space among what is needed
-    #[arg(long, conflicts_with_all = ["max_repack_size", "repack_small", "trust_copies"])]
+    #[arg(long, conflicts_with_all = ["max_repack_size", "repack_small", "recompress", "trust_copies"])]
     pub(crate) quick: bool,
     /// Delete containers only this long after the decision to delete them, for example 14d
     #[arg(long, value_name = "DURATION", default_value = "0s")]
@@ -45,7 +48,7 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) trust_copies: bool,
     /// Give up a prune that was interrupted or waits: what it has condemned stays
-    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_repack_size", "repack_small", "trust_copies"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_repack_size", "repack_small", "recompress", "trust_copies"])]
     pub(crate) give_up: bool,
 }
 

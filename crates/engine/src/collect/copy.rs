@@ -2,8 +2,8 @@
 //!
 //! Live chunks are sorted by the position of their container in the plan, in external memory. Each container is read once, on
 //! the read pool; its regions are opened and compared with their fingerprints on the compute pool. A region that is mostly live
-//! is *carried over*: its compressed bytes are sealed again, with its dead chunks unless the request forbids it. Any other is
-//! *taken apart*: its live chunks are compressed again, with chunks of the same kind and
+//! is *carried over*: its compressed bytes are sealed again, with its dead chunks unless the request forbids it; or its live chunks are compressed
+//! again, if the request asks for that and they get shorter. Any other region is *taken apart*: its live chunks are compressed again, with chunks of the same kind and
 //! [lifetime class](crate::collect::lifetime). All results are taken in order, so that the same input makes the same containers
 //! with every driver.
 
@@ -16,9 +16,9 @@ mod refresh;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::collect::copies::Copies;
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::usage::LiveChunk;
-use crate::compress::Compression;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::ContainerKind;
@@ -54,8 +54,8 @@ pub struct CopyRequest<'a> {
     pub classes: &'a LifetimeClasses,
     /// Takes each region with a dead chunk apart, so that no dead chunk is copied.
     pub leaves_dead: bool,
-    /// Compression of regions that are taken apart.
-    pub compression: Compression,
+    /// Compression of what is copied.
+    pub copies: Copies,
     /// Division of the memory.
     pub budget: CopyBudget,
     /// Directory to which the list of chunks spills.
@@ -88,8 +88,14 @@ pub struct Copied {
     pub dead_bytes: u64,
     /// Regions stored again as they were compressed.
     pub regions_carried: u64,
+    /// Regions that were compressed again as a whole, without their dead chunks.
+    pub regions_recompressed: u64,
     /// Regions that were taken apart.
     pub regions_taken_apart: u64,
+    /// Sealed bytes of the regions that were copied or taken apart, dead chunks included.
+    pub copied_regions_bytes: u64,
+    /// Sealed bytes of the new regions.
+    pub written_regions_bytes: u64,
 }
 
 /// Copies the chunks of `live` that stand in the containers to be copied. Other chunks are passed over. `ordinals` is the

@@ -42,7 +42,7 @@ impl Collector<'_> {
                 copy: &copy,
                 classes: &classes,
                 leaves_dead: self.request.options.max_unused.is_nothing(),
-                compression: self.request.compression,
+                copies: self.request.copies,
                 budget,
                 scratch: &self.request.scratch,
                 driver: &self.request.driver,
@@ -52,8 +52,7 @@ impl Collector<'_> {
             let mut refresher = self.survey.refresher(listed, given_up, found.as_mut(), &mut self.hinted)?;
             match copy_refreshed(&request, usage.live_chunks()?, &mut ordinals, Some(&mut refresher)) {
                 Ok(copied) => {
-                    report.written_containers += copied.written_containers;
-                    report.written_bytes += copied.written_bytes;
+                    report.count_copies(&copied);
                     for error in copied.not_copied.values() {
                         report.find(error);
                     }

@@ -5,6 +5,7 @@
 
 mod bases_graph;
 mod collector;
+mod copies;
 pub mod copy;
 mod copying;
 mod decide;
@@ -33,6 +34,7 @@ mod whole;
 pub mod why;
 
 pub use collector::{plan_prune, prune, quarantine};
+pub use copies::Copies;
 pub use moved::MovedCounts;
 pub use request::{PruneReport, PruneRequest, PruneState};
 pub use salvage::{Salvaged, salvage};

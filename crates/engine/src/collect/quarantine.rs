@@ -92,6 +92,7 @@ impl Collector<'_> {
         let budget = CopyBudget::of(
             (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN),
             self.request.driver.compute_count(),
+            self.request.copies,
         );
         let request = CopyRequest {
             store: self.store,
@@ -101,15 +102,14 @@ impl Collector<'_> {
             copy: &condemned,
             classes: &LifetimeClasses::of_times([]),
             leaves_dead: false,
-            compression: self.request.compression,
+            copies: self.request.copies,
             budget,
             scratch: &self.request.scratch,
             driver: &self.request.driver,
             monitor: self.survey.monitor,
         };
         let copied = copy_forward(&request, live, &mut 0)?;
-        report.written_containers += copied.written_containers;
-        report.written_bytes += copied.written_bytes;
+        report.count_copies(&copied);
         let mut not_copied = copied.not_copied;
         not_copied.extend(unreadable.into_inner());
         for error in not_copied.values() {

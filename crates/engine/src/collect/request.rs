@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::collect::copies::Copies;
+use crate::collect::copy::Copied;
 use crate::collect::moved::MovedCounts;
 use crate::collect::plan::{PlanTotals, PruneOptions};
 use crate::collect::wait::UnendedSession;
-use crate::compress::Compression;
 use crate::error::Error;
 use crate::pipeline::Driver;
 use crate::store::metadata::Scratch;
@@ -32,8 +33,8 @@ pub struct PruneRequest {
     pub keep_unfinished: Duration,
     /// Relies on copies of chunks that this prune has not written without a look at their bytes.
     pub trust_copies: bool,
-    /// Compression of regions that are taken apart.
-    pub compression: Compression,
+    /// Compression of what is copied.
+    pub copies: Copies,
     /// Name of this host.
     pub hostname: String,
     /// Directory of temporary files.
@@ -79,6 +80,12 @@ pub struct PruneReport {
     pub written_containers: u64,
     /// Bytes of them.
     pub written_bytes: u64,
+    /// Bytes that the regions of the copied chunks took before, with their chunks that are not needed.
+    pub copied_regions_bytes: u64,
+    /// Bytes that the regions of the copies take.
+    pub written_regions_bytes: u64,
+    /// Copied regions that would have been stored again as they were, and are shorter because they were compressed again.
+    pub recompressed_regions: u64,
     /// Deleted containers of which the last collection says where their chunks are now, since hints or manifests name them.
     pub moved: MovedCounts,
     /// Sessions that were fenced.
@@ -94,6 +101,15 @@ pub struct PruneReport {
 }
 
 impl PruneReport {
+    /// Adds what was copied.
+    pub(super) fn count_copies(&mut self, copied: &Copied) {
+        self.written_containers += copied.written_containers;
+        self.written_bytes += copied.written_bytes;
+        self.copied_regions_bytes += copied.copied_regions_bytes;
+        self.written_regions_bytes += copied.written_regions_bytes;
+        self.recompressed_regions += copied.regions_recompressed;
+    }
+
     /// Adds something that cannot be read, once, up to [`FINDINGS_MAX`].
     pub(super) fn find(&mut self, error: &Error) {
         let finding = error.to_string();

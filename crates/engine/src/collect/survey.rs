@@ -97,7 +97,7 @@ impl Survey<'_> {
     /// Returns how copying divides the memory.
     pub(super) fn copy_budget(&self) -> CopyBudget {
         let bytes = (self.memory() / 16 * 11).max(CopyBudget::BYTES_MIN);
-        CopyBudget::of(bytes, self.request.driver.compute_count())
+        CopyBudget::of(bytes, self.request.driver.compute_count(), self.request.copies)
     }
 
     /// Returns what gives the metadata that is copied today's hints. `given_up` are the numbers of the containers that go.

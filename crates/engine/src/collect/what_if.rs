@@ -94,7 +94,7 @@ pub fn what_if(
         copy: &plan.copy,
         classes: &classes,
         leaves_dead: request.options.max_unused.is_nothing(),
-        compression: request.compression,
+        copies: request.copies,
         budget: survey.copy_budget(),
         scratch: &request.scratch,
         driver: &request.driver,

@@ -108,6 +108,20 @@ impl CompressedRegion {
 }
 
 impl CompressedRegion {
+    /// Takes a region that was compressed, and that fits an empty container.
+    pub(crate) fn of(region: Region) -> Self {
+        Self(region)
+    }
+
+    /// Returns the bytes that a container and its directories take for it if it is their only region.
+    pub(crate) fn len_alone(&self, format: FormatVersion) -> usize {
+        let Self(region) = self;
+        let is_data = region.chunks.first().is_some_and(|packed| packed.kind == ChunkKind::Data);
+        let kind = if is_data { ContainerKind::Data } else { ContainerKind::Metadata };
+        let directory = |side| sealed_len(Form { format, kind, side }, region.shape());
+        region.stored().len() + directory(Side::Front) + directory(Side::Back)
+    }
+
     /// Keeps the samples that it had.
     pub(crate) fn with_samples(mut self, hashes: impl Iterator<Item = u64>) -> Self {
         // It is never divided, so that no chunk matters.

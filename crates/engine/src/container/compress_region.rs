@@ -13,12 +13,28 @@ pub(crate) struct CompressRegion {
     compression: Compression,
     compressors: Arc<BufferPool<Compressor>>,
     bases: Option<(Arc<dyn BasePlaintexts>, Arc<Permits>)>,
+    /// One for each compressor in use; `None`: each thread has its own.
+    limit: Option<Arc<Permits>>,
 }
 
 impl CompressRegion {
     /// Compresses as asked. Copies of the task share their compressors.
     pub(crate) fn new(compression: Compression) -> Self {
-        Self { compression, compressors: Arc::default(), bases: None }
+        Self { compression, compressors: Arc::default(), bases: None, limit: None }
+    }
+
+    /// Has so many compressors at most, since they take memory.
+    pub(crate) fn limited(self, compressors: usize) -> Self {
+        Self { limit: Some(Arc::new(Permits::new(compressors))), ..self }
+    }
+
+    /// Lends a compressor. `work` must not wait for another thread that compresses.
+    pub(crate) fn with_compressor<T>(&self, work: impl FnOnce(&mut Compressor) -> T) -> T {
+        let _permit = self.limit.as_ref().map(|limit| limit.take());
+        let mut compressor = self.compressors.take();
+        let done = work(&mut compressor);
+        self.compressors.put(compressor);
+        done
     }
 
     /// Compresses regions against bases that were chosen for them, too. Each one takes a permit for its prefix and the compressor.
@@ -43,16 +59,16 @@ impl Task for CompressRegion {
 
     fn run(&self, mut region: Region) -> Region {
         region.gather();
-        let mut compressor = self.compressors.take();
-        let ChosenBases { bases: chosen, is_sure } = std::mem::take(&mut region.chosen);
-        let is_done = is_sure && self.compress_against(&mut region, &chosen, &mut compressor);
-        if !is_done {
-            region.compress(&mut compressor, self.compression);
-            if !chosen.is_empty() && !is_sure {
-                let _stays_without = self.compress_against(&mut region, &chosen, &mut compressor);
+        self.with_compressor(|compressor| {
+            let ChosenBases { bases: chosen, is_sure } = std::mem::take(&mut region.chosen);
+            let is_done = is_sure && self.compress_against(&mut region, &chosen, compressor);
+            if !is_done {
+                region.compress(compressor, self.compression);
+                if !chosen.is_empty() && !is_sure {
+                    let _stays_without = self.compress_against(&mut region, &chosen, compressor);
+                }
             }
-        }
-        self.compressors.put(compressor);
+        });
         region
     }
 }

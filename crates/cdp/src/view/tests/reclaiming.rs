@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
-use onefold_engine::collect::{PruneReport, PruneRequest, prune};
+use onefold_engine::collect::{Copies, PruneReport, PruneRequest, prune};
 use onefold_engine::forget::Forgetting;
 use onefold_engine::snapshot::ForgetBody;
 use onefold_engine::testing::sim::Fault;
@@ -31,7 +31,7 @@ pub(super) fn prune_with(world: &World, store: &Store, quick: bool) -> Result<Pr
         keep_deleted: Duration::ZERO,
         keep_unfinished: Duration::ZERO,
         trust_copies: false,
-        compression: Compression::Zstd(1),
+        copies: Copies::mostly_as_stored(Compression::Zstd(1)),
         hostname: "collector".into(),
         scratch: world.scratch(),
         memory_bytes: 16 << 20,

@@ -2,17 +2,19 @@
 
 use std::ops::Range;
 
+use crate::collect::copies::Copies;
 use crate::collect::copy::order::KindBytes;
 use crate::collect::copy::read::{LiveRegion, Opened};
 use crate::collect::copy::refresh::HintRefresher;
 use crate::collect::copy::{Copied, CopyRequest};
 use crate::collect::lifetime::{Grouping, LifetimeClass};
-use crate::compress::Compressor;
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::len_sealed;
 use crate::container::{Assigned, CompressedRegion, ContainerBuilder, Packer, Region, RegionChunk};
+use crate::crypto::TAG_LEN;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
+use crate::object::FormatVersion;
 use crate::object::names::ContainerKind;
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Task, TaskQueue};
@@ -27,22 +29,52 @@ use crate::types::{ChunkKind, SessionId};
 enum PackInput {
     /// Compressed already.
     Carried(CompressedRegion),
+    /// Compressed already, to be compressed again.
+    Again(Box<Again>),
+    /// Compressed again, and shorter than it was, with its dead chunks that were left out.
+    Recompressed(CompressedRegion, Dead),
     /// New. True: samples are withheld.
     New(Region, bool),
 }
 
+/// A region that may be stored as it is, and its live chunks, which are stored alone if they are shorter compressed again.
+struct Again {
+    stored: CompressedRegion,
+    live: Region,
+    dead: Dead,
+    is_withheld: bool,
+}
+
+/// Number and bytes of dead chunks.
+#[derive(Clone, Copy, Default)]
+struct Dead(u64, u64);
+
 /// Compresses new regions and hands on the others, so that all of a group stay in order.
 struct Compress {
+    format: FormatVersion,
     compress: CompressRegion,
     /// Finds the samples of data, by which later regions find it.
     finder: Option<AnchorFinder>,
 }
 
 impl Compress {
-    fn new(request: &CopyRequest<'_>) -> Self {
-        let &CopyRequest { store, compression, .. } = request;
+    fn new(request: &CopyRequest<'_>, compress: CompressRegion) -> Self {
+        let &CopyRequest { store, .. } = request;
         let finder = store.uses_similarity().then(|| store.anchor_finder());
-        Self { compress: CompressRegion::new(compression), finder }
+        Self { format: store.config.format, compress, finder }
+    }
+
+    /// Compresses the live chunks of a region again. Returns what takes less.
+    fn again(&self, Again { stored, mut live, dead, is_withheld }: Again) -> PackInput {
+        if !is_withheld {
+            self.sample(&mut live);
+        }
+        let again = CompressedRegion::of(self.compress.run(live));
+        if again.len_alone(self.format) < stored.len_alone(self.format) {
+            PackInput::Recompressed(again, dead)
+        } else {
+            PackInput::Carried(stored)
+        }
     }
 
     fn sample(&self, region: &mut Region) {
@@ -60,7 +92,8 @@ impl Task for Compress {
 
     fn run(&self, (group, input): Self::In) -> Self::Out {
         match input {
-            PackInput::Carried(_) => (group, input),
+            PackInput::Carried(_) | PackInput::Recompressed(..) => (group, input),
+            PackInput::Again(again) => (group, self.again(*again)),
             PackInput::New(mut region, is_withheld) => {
                 if !is_withheld {
                     self.sample(&mut region);
@@ -90,13 +123,18 @@ pub(super) struct Packing<'a, 'b> {
     /// Those of data first.
     groups: Vec<Group>,
     compress: TaskQueue<Compress>,
-    compressor: Compressor,
+    /// What compresses regions that are cut to fill a container.
+    cut: CompressRegion,
     ordinals: &'a mut u32,
     /// None: containers are only counted.
     writer: Option<ContainerWriter>,
     written: ContainerIds,
     written_containers: u64,
     written_bytes: u64,
+    written_regions_bytes: u64,
+    regions_recompressed: u64,
+    /// Dead chunks that were left out of these.
+    left_out: Dead,
 }
 
 impl<'a, 'b> Packing<'a, 'b> {
@@ -107,7 +145,8 @@ impl<'a, 'b> Packing<'a, 'b> {
         ordinals: &'a mut u32,
         refresher: Option<&'a mut HintRefresher<'b>>,
     ) -> Self {
-        let &CopyRequest { store, session, compression, budget, driver, monitor, .. } = request;
+        let &CopyRequest { store, session, copies: Copies { compression, .. }, budget, driver, monitor, .. } = request;
+        let compress = CompressRegion::new(compression).limited(budget.compressing);
         let container_bytes = store.config.container_bytes;
         let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
         let data = Grouping::new(&bytes.data, container_bytes.into(), budget.groups_max.saturating_sub(metadata.len()));
@@ -126,13 +165,16 @@ impl<'a, 'b> Packing<'a, 'b> {
             data,
             metadata,
             groups: groups.map(group).collect(),
-            compress: driver.queue(Compress::new(request), Pool::Compute, budget.regions_opening),
-            compressor: Compressor::default(),
+            cut: compress.clone(),
+            compress: driver.queue(Compress::new(request, compress), Pool::Compute, budget.regions_opening),
             ordinals,
             writer: session.map(|session| ContainerWriter::new(store, session, driver, budget.writer_limits(), None)),
             written: ContainerIds::default(),
             written_containers: 0,
             written_bytes: 0,
+            written_regions_bytes: 0,
+            regions_recompressed: 0,
+            left_out: Dead::default(),
         }
     }
 
@@ -148,10 +190,15 @@ impl<'a, 'b> Packing<'a, 'b> {
     }
 
     /// Takes live chunks.
-    pub(super) fn push(&mut self, LiveRegion { kind, opened, is_withheld }: LiveRegion) -> Result<()> {
+    pub(super) fn push(&mut self, LiveRegion { kind, opened, is_withheld, .. }: LiveRegion) -> Result<()> {
         match opened {
-            Opened::Carried { region, class, .. } => {
-                self.push_region(self.group_of(kind, class), PackInput::Carried(region))
+            Opened::Carried { region: stored, class, live, chunks, bytes } => {
+                let dead = Dead((chunks.1 - chunks.0) as u64, bytes.1 - bytes.0);
+                let input = match live {
+                    Some(live) => PackInput::Again(Box::new(Again { stored, live, dead, is_withheld })),
+                    None => PackInput::Carried(stored),
+                };
+                self.push_region(self.group_of(kind, class), input)
             }
             Opened::TakenApart { chunks, plain } => {
                 let mut rest: Range<usize> = 0..0;
@@ -208,11 +255,17 @@ impl<'a, 'b> Packing<'a, 'b> {
     }
 
     fn pack(&mut self, number: usize, input: PackInput) -> Result<()> {
-        let Self { groups, compressor, ordinals, .. } = self;
+        let Self { groups, cut, ordinals, .. } = self;
         let packer = &mut groups.get_mut(number).expect("a group for each class").packer;
         let packed = match input {
             PackInput::Carried(region) => packer.push_compressed(region, ordinals),
-            PackInput::New(region, _) => packer.push(region, compressor, ordinals),
+            PackInput::Again(again) => packer.push_compressed(again.stored, ordinals),
+            PackInput::Recompressed(region, Dead(chunks, bytes)) => {
+                self.regions_recompressed += 1;
+                self.left_out = Dead(self.left_out.0 + chunks, self.left_out.1 + bytes);
+                packer.push_compressed(region, ordinals)
+            }
+            PackInput::New(region, _) => cut.with_compressor(|compressor| packer.push(region, compressor, ordinals)),
         };
         if let Some(refresher) = &mut self.refresher {
             for Assigned { container, chunks, .. } in packed.assigned {
@@ -229,6 +282,8 @@ impl<'a, 'b> Packing<'a, 'b> {
     }
 
     fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
+        let regions = builder.regions.iter().map(|region| (region.stored().len() + TAG_LEN) as u64);
+        self.written_regions_bytes += regions.sum::<u64>();
         if let Some(writer) = &mut self.writer {
             writer.close(builder)?;
             self.take_written();
@@ -260,9 +315,14 @@ impl<'a, 'b> Packing<'a, 'b> {
         }
         self.take_written();
         let Self { mut written, written_containers, written_bytes, .. } = self;
+        let Self { written_regions_bytes, regions_recompressed, left_out, .. } = self;
         written.sort();
         (copied.written, copied.written_containers, copied.written_bytes) =
             (written, written_containers, written_bytes);
+        (copied.written_regions_bytes, copied.regions_recompressed) = (written_regions_bytes, regions_recompressed);
+        copied.regions_carried -= regions_recompressed;
+        copied.dead_chunks -= left_out.0;
+        copied.dead_bytes -= left_out.1;
         Ok(())
     }
 }
@@ -270,6 +330,7 @@ impl<'a, 'b> Packing<'a, 'b> {
 impl Copied {
     /// Counts what is copied of a region.
     pub(super) fn count(&mut self, region: &LiveRegion) {
+        self.copied_regions_bytes += region.stored_bytes;
         match &region.opened {
             Opened::Carried { chunks: (live, all), bytes: (live_bytes, all_bytes), .. } => {
                 self.regions_carried += 1;

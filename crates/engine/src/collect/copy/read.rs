@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::collect::copies::Copies;
 use crate::collect::copy::CopyRequest;
 use crate::collect::copy::order::{CopiedContainer, Wanted};
 use crate::collect::lifetime::{self, ClassBytes, LifetimeClass, LifetimeClasses};
 use crate::compress::Compressor;
-use crate::container::{CompressedRegion, ContainerReader, DirectoryChunk, RegionChunk};
+use crate::container::{CompressedRegion, ContainerReader, DirectoryChunk, Region, RegionChunk};
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::io::AlignedBuffer;
@@ -101,6 +102,8 @@ pub(super) enum Opened {
         chunks: (usize, usize),
         /// Bytes of its live chunks, and of all.
         bytes: (u64, u64),
+        /// Its live chunks, if they are to be compressed again.
+        live: Option<Region>,
     },
     /// Its live chunks.
     TakenApart {
@@ -115,6 +118,8 @@ pub(super) enum Opened {
 pub(super) struct LiveRegion {
     pub(super) kind: ContainerKind,
     pub(super) opened: Opened,
+    /// Bytes of the region as it was sealed.
+    pub(super) stored_bytes: u64,
     /// Whether its container withholds its samples.
     pub(super) is_withheld: bool,
 }
@@ -152,6 +157,7 @@ pub(super) struct OpenRegion {
     bases: BaseReader,
     carried_bytes_min: u64,
     leaves_dead: bool,
+    recompresses: bool,
     classes: LifetimeClasses,
     /// True if metadata is never carried over, since its hints change.
     refreshes: bool,
@@ -160,23 +166,25 @@ pub(super) struct OpenRegion {
 
 impl OpenRegion {
     pub(super) fn new(request: &CopyRequest<'_>, refreshes: bool) -> Self {
-        let &CopyRequest { store, bases, classes, leaves_dead, .. } = request;
+        let &CopyRequest { store, bases, classes, leaves_dead, copies: Copies { recompresses, .. }, .. } = request;
         let carried_bytes_min = u64::from(store.config.region_bytes / CARRIED_FRACTION_MIN);
         let (keys, buffers) = (Arc::clone(&store.keys), BufferPool::default());
         let (bases, classes) = (bases.clone(), classes.clone());
-        Self { keys, bases, carried_bytes_min, leaves_dead, classes, refreshes, buffers }
+        Self { keys, bases, carried_bytes_min, leaves_dead, recompresses, classes, refreshes, buffers }
     }
 
     fn open(&self, region: SealedRegion) -> OpenedRegion {
-        let SealedRegion { container, reader, region, wanted, sealed } = region;
+        let SealedRegion { container, reader, region: region_number, wanted, sealed } = region;
         let mut buffers = self.buffers.take();
-        let opened = sealed.and_then(|mut sealed| self.compare(&reader, region, &wanted, &mut sealed, &mut buffers));
+        let opened =
+            sealed.and_then(|mut sealed| self.compare(&reader, region_number, &wanted, &mut sealed, &mut buffers));
         self.buffers.put(buffers);
         match opened {
             Ok((opened, error)) => {
                 let outcome = opened.map(|opened| LiveRegion {
                     kind: reader.name.kind,
                     opened,
+                    stored_bytes: reader.region_range(region_number).map_or(0, |(_, len)| len.into()),
                     is_withheld: reader.withholds_samples(),
                 });
                 OpenedRegion { container, outcome, error }
@@ -228,6 +236,7 @@ impl OpenRegion {
                 class: lifetime::largest(&class_bytes),
                 chunks: (wanted.len(), packed.len()),
                 bytes: (live_bytes, all_bytes),
+                live: if self.recompresses { chunks.live(wanted) } else { None },
                 region: CompressedRegion::new(packed, entry.algorithm, stored.to_vec(), checksum)
                     .with_samples(reader.samples_of(region)),
             };
@@ -301,6 +310,16 @@ impl<'a> RegionChunks<'a> {
 
     fn get(&self, wanted: Wanted) -> Option<Listed<'a>> {
         self.chunks.get(usize::from(wanted.slot).checked_sub(self.first)?).copied()
+    }
+
+    /// Returns a region of the live chunks alone; `None` if one is missing.
+    fn live(&self, wanted: &[Wanted]) -> Option<Region> {
+        let mut region = Region::default();
+        for wanted in wanted {
+            let (entry, bytes) = self.get(*wanted)?;
+            region.push(packed_of(entry)?, bytes);
+        }
+        Some(region)
     }
 
     /// Returns the chunks if all of them are what their names say.
