@@ -119,6 +119,13 @@ impl DirectoryStore {
         if parent == Path::new("") || self.made().contains(directory) {
             return Ok(());
         }
+        // An empty one may be left from an attempt whose sync failed. Another sync would succeed and not make it durable, so it is created
+        // again. One that holds something was durable before that got its name.
+        match self.disk.remove_dir(directory) {
+            // A user may have moved the directory and left a symbolic link.
+            Err(error) if !is_kind(&error, ErrorKind::NotADirectory) => return Err(error),
+            _ => {}
+        }
         self.disk.create_dir(directory)?;
         self.disk.sync_dir(parent)?;
         self.made().insert(directory.to_owned());

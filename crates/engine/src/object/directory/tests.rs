@@ -58,6 +58,41 @@ fn the_directory_of_a_session_goes_with_its_last_container_and_no_other_director
     assert_eq!(self::store(&after).len(second).unwrap(), Some(second.to_string().len() as u64));
 }
 
+/// A sync that failed may not be repeated: the second one would succeed and keep nothing.
+#[test]
+fn a_store_that_failed_at_any_call_is_durable_when_it_succeeds() {
+    for fault in [Fault::Error(ErrorKind::StorageFull), Fault::ErrorAfter(ErrorKind::Other)] {
+        for is_same in [true, false] {
+            let (before, name) = (disk(), container(SESSION, 1));
+            let counted = before.fork();
+            store_durably(&store(&counted), name).unwrap();
+            let mut failed = 0;
+            for call in 1..=counted.calls() {
+                let disk = before.fork();
+                let first = store(&disk);
+                disk.fail_at(call, fault);
+                if store_durably(&first, name).is_ok() {
+                    continue;
+                }
+                failed += 1;
+                let second = store(&disk);
+                // A name that exists is put again, as a session does with what another one left.
+                let store = if is_same { &first } else { &second };
+                if store.len(name).unwrap().is_some() {
+                    let put = store.put_again(SESSION, name, &ObjectBytes::copy_of(name.to_string().as_bytes()));
+                    store.barrier(vec![put.unwrap()]).unwrap();
+                } else {
+                    store_durably(store, name).unwrap();
+                }
+                let after = disk.crash(CrashMode::LoseUnsynced);
+                let len = self::store(&after).len(name).unwrap();
+                assert_eq!(len, Some(name.to_string().len() as u64), "{fault:?} at {call}");
+            }
+            assert!(5 < failed, "{failed} calls failed");
+        }
+    }
+}
+
 #[test]
 fn a_deletion_that_was_interrupted_at_any_call_is_completed_by_a_repetition() {
     let before = disk();
