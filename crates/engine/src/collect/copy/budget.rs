@@ -129,7 +129,6 @@ mod tests {
             let (mut compressor, mut stored) = (Compressor::default(), Vec::new());
             compressor.compress(Compression::Zstd(level), &words, &mut stored);
             let (took, counted) = (compressor.memory_bytes(), compressor_bytes(Compression::Zstd(level)));
-            println!("level {level}: {took} bytes of {counted}");
             assert!(took <= counted, "level {level}: {took} bytes of {counted}");
         }
     }

@@ -52,16 +52,16 @@ struct Dead(u64, u64);
 /// Compresses new regions and hands on the others, so that all of a group stay in order.
 struct Compress {
     format: FormatVersion,
-    compress: CompressRegion,
+    task: CompressRegion,
     /// Finds the samples of data, by which later regions find it.
     finder: Option<AnchorFinder>,
 }
 
 impl Compress {
-    fn new(request: &CopyRequest<'_>, compress: CompressRegion) -> Self {
+    fn new(request: &CopyRequest<'_>, task: CompressRegion) -> Self {
         let &CopyRequest { store, .. } = request;
         let finder = store.uses_similarity().then(|| store.anchor_finder());
-        Self { format: store.config.format, compress, finder }
+        Self { format: store.config.format, task, finder }
     }
 
     /// Compresses the live chunks of a region again. Returns what takes less.
@@ -69,7 +69,7 @@ impl Compress {
         if !is_withheld {
             self.sample(&mut live);
         }
-        let again = CompressedRegion::of(self.compress.run(live));
+        let again = CompressedRegion::of(self.task.run(live));
         if again.len_alone(self.format) < stored.len_alone(self.format) {
             PackInput::Recompressed(again, dead)
         } else {
@@ -98,7 +98,7 @@ impl Task for Compress {
                 if !is_withheld {
                     self.sample(&mut region);
                 }
-                (group, PackInput::New(self.compress.run(region), is_withheld))
+                (group, PackInput::New(self.task.run(region), is_withheld))
             }
         }
     }
@@ -195,7 +195,7 @@ impl<'a, 'b> Packing<'a, 'b> {
             Opened::Carried { region: stored, class, live, chunks, bytes } => {
                 let dead = Dead((chunks.1 - chunks.0) as u64, bytes.1 - bytes.0);
                 let input = match live {
-                    Some(live) => PackInput::Again(Box::new(Again { stored, live, dead, is_withheld })),
+                    Some(live) => PackInput::Again(Box::new(Again { stored, live: *live, dead, is_withheld })),
                     None => PackInput::Carried(stored),
                 };
                 self.push_region(self.group_of(kind, class), input)

@@ -103,7 +103,7 @@ pub(super) enum Opened {
         /// Bytes of its live chunks, and of all.
         bytes: (u64, u64),
         /// Its live chunks, if they are to be compressed again.
-        live: Option<Region>,
+        live: Option<Box<Region>>,
     },
     /// Its live chunks.
     TakenApart {
@@ -236,7 +236,7 @@ impl OpenRegion {
                 class: lifetime::largest(&class_bytes),
                 chunks: (wanted.len(), packed.len()),
                 bytes: (live_bytes, all_bytes),
-                live: if self.recompresses { chunks.live(wanted) } else { None },
+                live: if self.recompresses { chunks.live(wanted).map(Box::new) } else { None },
                 region: CompressedRegion::new(packed, entry.algorithm, stored.to_vec(), checksum)
                     .with_samples(reader.samples_of(region)),
             };
