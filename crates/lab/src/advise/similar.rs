@@ -24,8 +24,8 @@ const REGIONS_MAX: u64 = 1 << 17;
 const KNOWN_BYTES: usize = 8 << 20;
 /// Memory of one of these: key, value, the order of use, and a map that is half full.
 const KNOWN_ENTRY_BYTES: usize = 80;
-/// Memory of everything but the index of similar regions: caches of opened regions and of their features, known chunks, what
-/// [`REGIONS_MAX`] regions take for the sample that is read by default, and a region with its prefix, features and frame.
+/// Memory of everything but the index of similar regions: caches of opened regions and of their features, known chunks, the regions of
+/// the sample that is read by default, and a region with its prefix, features and frame.
 pub const MEMORY_BYTES: usize = (40 << 20) + KNOWN_BYTES + (16 << 20) + 16 * REGION_BYTES;
 
 /// How similar regions are looked for.
