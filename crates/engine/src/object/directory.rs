@@ -119,17 +119,25 @@ impl DirectoryStore {
         if parent == Path::new("") || self.made().contains(directory) {
             return Ok(());
         }
-        // An empty one may be left from an attempt whose sync failed. Another sync would succeed and not make it durable, so it is created
-        // again. One that holds something was durable before that got its name.
-        match self.disk.remove_dir(directory) {
-            // A user may have moved the directory and left a symbolic link.
-            Err(error) if !is_kind(&error, ErrorKind::NotADirectory) => return Err(error),
-            _ => {}
-        }
         self.disk.create_dir(directory)?;
         self.disk.sync_dir(parent)?;
         self.made().insert(directory.to_owned());
         Ok(())
+    }
+
+    /// Makes sure that the directory of this session's own containers exists durably. An empty one may be left from an attempt whose sync failed. Another
+    /// sync would succeed and not make it durable, so it is created again. One that holds something was durable before that got its name.
+    /// Nobody but the session puts anything there, so that it can be removed for a moment.
+    fn make_own_directory_of(&self, path: &Path) -> Result<()> {
+        let directory = parent_of(path);
+        if !self.made().contains(directory) {
+            match self.disk.remove_dir(directory) {
+                // A user may have moved the directory and left a symbolic link.
+                Err(error) if !is_kind(&error, ErrorKind::NotADirectory) => return Err(error),
+                _ => {}
+            }
+        }
+        self.make_directory_of(path)
     }
 
     /// Removes those directories of sessions' containers that are empty, durably. The removals in them are durable already.
@@ -264,15 +272,17 @@ impl DirectoryStore {
             self.remove_temporary(&from);
             return Ok(());
         }
+        let is_own = matches!(put.name, ObjectName::Container(name) if name.id.session == put.session);
+        let make_directory = || if is_own { self.make_own_directory_of(path) } else { self.make_directory_of(path) };
         for _ in 1..PUBLISH_TRIES {
-            self.make_directory_of(path)?;
+            make_directory()?;
             match self.disk.rename(&from, path) {
                 // A collection may have removed the session's directory of containers, which was empty.
                 Err(error) if is_kind(&error, ErrorKind::NotFound) => self.made().remove(parent_of(path)),
                 renamed => return renamed,
             };
         }
-        self.make_directory_of(path)?;
+        make_directory()?;
         self.disk.rename(&from, path)
     }
 

@@ -297,7 +297,7 @@ mod tests {
                 chunks: 1_000_000,
                 elapsed: times(300),
                 processor: times(5_000),
-                sequencer: times(100),
+                sequencer: times(150),
             };
             let rows = [Row { threads, apart: vec![cost], pipeline: vec![cost] }];
             let part =
