@@ -125,19 +125,15 @@ impl DirectoryStore {
         Ok(())
     }
 
-    /// Makes sure that the directory of this session's own containers exists durably. An empty one may be left from an attempt whose sync failed. Another
-    /// sync would succeed and not make it durable, so it is created again. One that holds something was durable before that got its name.
-    /// Nobody but the session puts anything there, so that it can be removed for a moment.
+    /// Makes sure of the directory of a session's own containers. An empty one may be left from an attempt whose sync failed: another sync would
+    /// succeed and not make it durable, so it is created again. One that holds something was durable before. Nobody else puts anything there.
     fn make_own_directory_of(&self, path: &Path) -> Result<()> {
-        let directory = parent_of(path);
-        if !self.made().contains(directory) {
-            match self.disk.remove_dir(directory) {
-                // A user may have moved the directory and left a symbolic link.
-                Err(error) if !is_kind(&error, ErrorKind::NotADirectory) => return Err(error),
-                _ => {}
-            }
+        let is_made = self.made().contains(parent_of(path));
+        // A user may have moved the directory and left a symbolic link.
+        match if is_made { Ok(false) } else { self.disk.remove_dir(parent_of(path)) } {
+            Err(error) if !is_kind(&error, ErrorKind::NotADirectory) => Err(error),
+            _ => self.make_directory_of(path),
         }
-        self.make_directory_of(path)
     }
 
     /// Removes those directories of sessions' containers that are empty, durably. The removals in them are durable already.
@@ -268,9 +264,7 @@ impl DirectoryStore {
         let from = temporary(put.session, put.ticket);
         if put.is_again {
             // Both files exist at every moment: a name that was removed meanwhile does not come back.
-            self.disk.exchange(&from, path)?;
-            self.remove_temporary(&from);
-            return Ok(());
+            return self.disk.exchange(&from, path).map(|()| self.remove_temporary(&from));
         }
         let is_own = matches!(put.name, ObjectName::Container(name) if name.id.session == put.session);
         let make_directory = || if is_own { self.make_own_directory_of(path) } else { self.make_directory_of(path) };
