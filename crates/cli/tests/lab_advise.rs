@@ -72,11 +72,11 @@ fn a_repository_is_as_large_as_predicted() {
         // How long the chunk is that holds an insertion follows from the key, which is another one in each repository, and in so
         // little data one chunk is a few percent: the file with the insertion is left out.
         let advice = advice(&fixture, &["source", "--exclude", "shifted"]);
-        let foretold = rule(&advice, name)["stored_bytes"].as_f64().unwrap();
+        let predicted = rule(&advice, name)["stored_bytes"].as_f64().unwrap();
         let summary =
             fixture.run(["backup", "source", "--json", "--exclude", "shifted"]).code(0).messages().pop().unwrap();
         let stored = summary["data_added_packed"].as_f64().unwrap();
-        assert!((foretold / stored - 1.0).abs() < 0.03, "{name}: {foretold} foretold, {stored} stored");
+        assert!((predicted / stored - 1.0).abs() < 0.03, "{name}: {predicted} predicted, {stored} stored");
     }
 }
 
@@ -187,16 +187,16 @@ fn with_similar_data_a_repository_is_as_large_as_predicted() {
     };
     // Two backups: the second one finds what is similar in the first.
     let versions = ["source/0", "source/1"];
-    let (alone, foretold, low, high) = of(&versions);
+    let (alone, predicted, low, high) = of(&versions);
     let stored = stored_by_backups(&fixture, "2", &versions);
-    assert!(foretold < 0.7 * alone, "{foretold} foretold, {alone} without");
-    assert!((foretold / stored - 1.0).abs() < 0.15, "{foretold} foretold, {stored} stored");
+    assert!(predicted < 0.7 * alone, "{predicted} predicted, {alone} without");
+    assert!((predicted / stored - 1.0).abs() < 0.15, "{predicted} predicted, {stored} stored");
     assert!(low < stored && stored < high, "{low} to {high}, {stored} stored");
     // One backup of both: what is similar is not durable yet when the other version comes.
-    let (alone, foretold, ..) = of(&["source"]);
+    let (alone, predicted, ..) = of(&["source"]);
     let stored = stored_by_backups(&fixture, "2", &["source"]);
-    assert!(0.9 * alone < foretold, "{foretold} foretold, {alone} without");
-    assert!((foretold / stored - 1.0).abs() < 0.05, "{foretold} foretold, {stored} stored");
+    assert!(0.9 * alone < predicted, "{predicted} predicted, {alone} without");
+    assert!((predicted / stored - 1.0).abs() < 0.05, "{predicted} predicted, {stored} stored");
     let similar = |options: &[&str]| fixture.run([&["lab", "advise", "--similarity"], options].concat());
     let text = similar(&["source/0", "source/1", "--memory", ENOUGH]).code(0).stdout();
     assert!(text.contains("With similar data, format 2, 8k: ") && text.contains("% less; each path is"), "{text}");

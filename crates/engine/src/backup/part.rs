@@ -15,7 +15,7 @@ pub(super) const HEAD_BYTES: usize = 4096;
 pub(crate) struct LongFile {
     /// Its handle.
     pub(super) file: Box<dyn SourceFile>,
-    /// Where the source has it.
+    /// Path in the source.
     pub(super) path: PathBuf,
     /// Its end when it was opened.
     pub(super) end: u64,

@@ -56,7 +56,7 @@ pub(crate) trait LendChunks: Debug + Send + Sync {
 struct LentChunk {
     /// Number of the chunk in the region.
     index: usize,
-    /// What has its bytes.
+    /// Holder of its bytes.
     lender: Arc<dyn LendChunks>,
     /// Its number there.
     number: usize,

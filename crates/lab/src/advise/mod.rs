@@ -77,7 +77,7 @@ pub struct AdviseOptions {
     pub seed: u64,
     /// Compression of regions.
     pub compression: Compression,
-    /// Memory for it, and for the backups that are foretold, in bytes.
+    /// Memory for it, and for the backups that are predicted, in bytes.
     pub memory_bytes: usize,
     /// Threads that compute, here and there.
     pub threads: usize,
@@ -98,7 +98,7 @@ pub struct Scanned {
     pub reading: Reading,
     /// Result of each rule.
     pub rules: Vec<RuleScan>,
-    /// What compression against similar data came to; `None` if that was not asked, or a backup looks for nothing similar.
+    /// Result of compression against similar data; `None` if that was not asked, or a backup looks for nothing similar.
     pub similar: Option<Measured>,
     /// Bytes that were sealed, and the processor time of it.
     pub sealed: (u64, Duration),

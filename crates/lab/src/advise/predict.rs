@@ -289,7 +289,7 @@ impl DefaultRule {
     }
 }
 
-/// What compression against similar regions saves of the default rule's regions.
+/// Part that compression against similar regions saves of the default rule's regions.
 struct SimilarShare<'a> {
     alone: &'a Regions,
     similar: &'a Measured,

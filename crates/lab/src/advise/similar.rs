@@ -143,7 +143,7 @@ impl Similar {
     }
 }
 
-/// What regions came to that were compressed against similar ones.
+/// Result of compressing regions against similar ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Measured {
     groups: [Compressed; GROUPS],

@@ -85,7 +85,7 @@ struct Waiting {
     plain_len: u32,
     bases: Vec<RegionNumber>,
     depth: u8,
-    /// What the index keeps of its features.
+    /// Sample of its features that the index keeps.
     sample: Vec<u64>,
     /// Stored bytes of the session at its end.
     stored_end: u64,

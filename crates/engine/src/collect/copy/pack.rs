@@ -123,7 +123,7 @@ pub(super) struct Packing<'a, 'b> {
     /// Those of data first.
     groups: Vec<Group>,
     compress: TaskQueue<Compress>,
-    /// What compresses regions that are cut to fill a container.
+    /// The compressor of regions that are cut to fill a container.
     cut: CompressRegion,
     ordinals: &'a mut u32,
     /// None: containers are only counted.
