@@ -99,9 +99,21 @@ impl Algorithm {
     }
 }
 
+/// Tables in which level 3 looks for what came before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Tables {
+    /// [`LEVEL_3_TABLES`]: faster.
+    #[default]
+    Small,
+    /// Those of the level: smaller results.
+    Whole,
+}
+
 /// Compresses and decompresses, keeping the state of the compressor between calls.
 #[derive(Default)]
 pub struct Compressor {
+    /// For level 3.
+    pub(crate) tables: Tables,
     zstd: Zstd,
     /// Tells at little cost what does not shrink.
     probe: Zstd,
@@ -117,6 +129,11 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
+    /// Starts with these tables for level 3.
+    pub(crate) fn with_tables(tables: Tables) -> Self {
+        Self { tables, ..Self::default() }
+    }
+
     /// Replaces `out` by the compressed form of `plain`, without spare capacity. If compression does not shrink `plain`, `out`
     /// stays empty, and `plain` itself is to be stored.
     pub fn compress(&mut self, compression: Compression, plain: &[u8], out: &mut Vec<u8>) -> Algorithm {
@@ -136,7 +153,7 @@ impl Compressor {
             }
             Compression::Zstd(level) | Compression::PaddedZstd(level) => {
                 scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
-                let zstd = at_level(&mut self.zstd, level);
+                let zstd = at_level(&mut self.zstd, (level, self.tables));
                 let done = zstd.is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
                 let padded = compression == Compression::Zstd(level) || pad_frame(&mut scratch);
                 if done && padded { Algorithm::Zstd } else { Algorithm::None }
@@ -196,6 +213,20 @@ impl Compressor {
             return false;
         }
         unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
+    }
+
+    /// Decompresses what [`Compressor::compress_against`] made, and returns what `check` says of it; false if it does not decompress.
+    pub(crate) fn check_against(
+        &mut self,
+        prefix: &[u8],
+        stored: &[u8],
+        plain_len: usize,
+        check: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let is_right = Self::decompress_against(prefix, stored, plain_len, &mut scratch) && check(&scratch);
+        self.scratch = scratch;
+        is_right
     }
 
     /// Decompresses `stored` into `out`, which is replaced and must come out exactly `plain_len` long.
@@ -262,7 +293,7 @@ impl Compressor {
         let middle = plain.len().saturating_sub(PROBE_BYTES) / 2;
         let part = plain.get(middle..plain.len().min(middle + PROBE_BYTES)).unwrap_or_default();
         scratch.reserve(zstd::zstd_safe::compress_bound(part.len()));
-        let probe = at_level(&mut self.probe, PROBE_LEVEL);
+        let probe = at_level(&mut self.probe, (PROBE_LEVEL, Tables::default()));
         let shrank = probe.is_none_or(|probe| {
             probe.compress_to_buffer(part, scratch).is_ok_and(|len| len < part.len() - part.len() / 128)
         });
@@ -321,8 +352,10 @@ fn pad_frame(frame: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A compressor and its level.
-type Zstd = Option<(i32, zstd::bulk::Compressor<'static>)>;
+/// Level and tables of a compressor.
+type Effort = (i32, Tables);
+/// A compressor, once it is needed.
+type Zstd = Option<(Effort, zstd::bulk::Compressor<'static>)>;
 
 /// The hastiest level that still looks at one place in a few dozen.
 const PROBE_LEVEL: i32 = -32;
@@ -357,16 +390,16 @@ fn looks_uniform(bytes: &[u8]) -> bool {
 /// 192 KiB, it is faster by more than what it no longer finds is worth (decision 0023).
 const LEVEL_3_TABLES: [CParameter; 2] = [CParameter::HashLog(15), CParameter::ChainLog(14)];
 
-fn at_level(held: &mut Zstd, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
-    if held.as_ref().is_none_or(|(at, _)| *at != level) {
-        *held = compressor(level).ok().map(|zstd| (level, zstd));
+fn at_level(held: &mut Zstd, effort: Effort) -> Option<&mut zstd::bulk::Compressor<'static>> {
+    if held.as_ref().is_none_or(|(at, _)| *at != effort) {
+        *held = compressor(effort).ok().map(|zstd| (effort, zstd));
     }
     held.as_mut().map(|(_, zstd)| zstd)
 }
 
-fn compressor(level: i32) -> std::io::Result<zstd::bulk::Compressor<'static>> {
+fn compressor((level, tables): Effort) -> std::io::Result<zstd::bulk::Compressor<'static>> {
     let mut zstd = zstd::bulk::Compressor::new(level)?;
-    if level == 3 {
+    if (level, tables) == (3, Tables::Small) {
         LEVEL_3_TABLES.into_iter().try_for_each(|table| zstd.set_parameter(table))?;
     }
     Ok(zstd)
@@ -456,7 +489,7 @@ mod tests {
             ("text at the end", &text_at_the_end),
         ] {
             assert_eq!(compressor.compress(Compression::Zstd(3), plain, &mut stored), Algorithm::Zstd, "{name}");
-            let least = super::compressor(3).unwrap().compress(plain).unwrap();
+            let least = super::compressor((3, Tables::Small)).unwrap().compress(plain).unwrap();
             assert_eq!(stored.len(), least.len(), "{name}");
         }
         assert!(looks_uniform(&noise));

@@ -426,6 +426,9 @@ impl BasePlaintexts for Forged {
     fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
         Ok(self.0.as_slice().into())
     }
+    fn is_right(&self, _: &[RegionChunk], plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+        plain == self.0 && prefix == self.0
+    }
 }
 
 /// Seals and publishes a container of one region with any bases.

@@ -266,13 +266,12 @@ impl BaseStage {
             reader: reader.clone(),
             opened: Mutex::new(Lru::new(features_bytes)),
         };
-        let depth = budget.regions_in_flight;
         Some(Self {
             session: session.id,
             choice: Arc::clone(choice),
             reader,
-            features: driver.queue(FindFeatures(Arc::clone(choice)), Pool::Compute, depth),
-            open: driver.queue(opening, Pool::Compute, depth),
+            features: driver.queue(FindFeatures(Arc::clone(choice)), Pool::Compute, budget.regions_in_flight),
+            open: driver.queue(opening, Pool::Compute, budget.regions_opening()),
             last: None,
         })
     }
@@ -314,6 +313,9 @@ impl BaseStage {
     fn choose(&self, (mut region, features, opened): (Region, RegionFeatures, Vec<OpenedCandidate>)) -> Region {
         let new = NewRegion { chunks: &region.chunks, plain: &region.plain, features: &features };
         let chosen = self.choice.choose(&new, &opened);
+        // Its bases were opened for it just now, and are likely to have gone by the time when a worker compresses it.
+        region.prefix =
+            if chosen.bases.is_empty() { None } else { self.reader.held(chosen.bases.clone()).map(Box::new) };
         region.chosen = chosen;
         region.samples = samples_of(&features);
         region

@@ -10,7 +10,7 @@ use crate::backup::Budget;
 use crate::backup::bases::{BaseStage, ChooseBases, Neighbors};
 use crate::backup::cut::CutBlock;
 use crate::compress::{Compression, Compressor};
-use crate::container::compress_region::CompressRegion;
+use crate::container::compress_region::{CompressRegion, tables_of};
 use crate::container::seal::BasePlaintexts;
 use crate::container::{Assigned, Packer, Region, RegionChunk};
 use crate::error::Result;
@@ -62,7 +62,8 @@ impl PackStage {
     ) -> Self {
         let bases = BaseStage::new((store, session, driver), choice, compression, budget);
         let reader = bases.as_ref().map(|bases| Arc::new(bases.reader()) as Arc<dyn BasePlaintexts>);
-        let task = CompressRegion::new(compression);
+        let tables = tables_of(store.config.format);
+        let task = CompressRegion::new(compression).with_tables(tables);
         let permits = Arc::new(Permits::new(budget.base_threads));
         let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader, permits));
         let line = |kind| {
@@ -77,7 +78,7 @@ impl PackStage {
             data: line(ContainerKind::Data),
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
-            compressor: Compressor::default(),
+            compressor: Compressor::with_tables(tables),
             writer: ContainerWriter::new(store, session, driver, budget.writer_limits(), reader),
             bases,
             assigned: Vec::new(),

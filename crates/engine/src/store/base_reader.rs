@@ -4,14 +4,15 @@
 //! order in which they are stored. Nothing recurses: depths are stored, and that of a base is below that of its region, so that no
 //! chain is longer than [`DEPTH_MAX`](crate::container::bases::DEPTH_MAX) and none closes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::compress::Compressor;
-use crate::container::ContainerReader;
-use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, DEPTH_MAX};
-use crate::container::seal::BasePlaintexts;
+use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, ChunkRun, DEPTH_MAX};
+use crate::container::seal::{BasePlaintexts, compare_chunks};
+use crate::container::{ContainerReader, DirectoryChunk, RegionChunk};
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
@@ -85,6 +86,40 @@ struct Link {
 type Chain = BTreeMap<RegionId, Link>;
 
 impl BaseReader {
+    /// Returns bases and their plaintexts, one after the other, if all of it is in memory: the directories of their chains and the regions.
+    pub(crate) fn held(&self, bases: Vec<Base>) -> Option<(Bases, Arc<[u8]>)> {
+        let mut depth = 0;
+        for base in &bases {
+            depth = depth.max(self.link_held(base.region)?.bases.depth());
+        }
+        let bases = Bases::of(bases, depth.saturating_add(1))?;
+        let (mut chain, mut wanted) = (Chain::new(), bases.iter().collect::<Vec<_>>());
+        while let Some(id) = wanted.pop() {
+            if let Entry::Vacant(vacant) = chain.entry(id) {
+                let link = self.link_held(id)?;
+                wanted.extend(link.bases.iter());
+                vacant.insert(link);
+            }
+        }
+        let parts = self.prefix_parts(&bases, &chain).ok().filter(|_| chain.len() <= CHAIN_REGIONS_MAX)?;
+        let mut plaintexts = BTreeMap::new();
+        let mut state = self.lock();
+        for base in bases.iter() {
+            plaintexts.insert(base, state.regions.get(&base)?);
+        }
+        drop(state);
+        Some((bases, prefix_in(&parts, &plaintexts).into()))
+    }
+
+    /// Returns a region that new regions may depend on, if the directory of its container is in memory.
+    fn link_held(&self, id: RegionId) -> Option<Link> {
+        let mut state = self.lock();
+        let may_use = state.containers.find(id.container).is_some() || state.may_use(id.container, Made::Recent);
+        let container = state.directories.get(&id.container).filter(|_| may_use)?;
+        let bases = container.directory.regions.get(id.region as usize)?.bases.clone();
+        Some(Link { container, bases })
+    }
+
     /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain: at most
     /// [`CHAIN_REGIONS_MAX`] regions and a prefix, since one chain is read at a time.
     pub(crate) fn new(store: &Store, containers: &Containers, memory_bytes: usize) -> Self {
@@ -214,6 +249,24 @@ impl BaseReader {
             .bases
             .clone();
         Ok(Link { container, bases })
+    }
+
+    /// Returns true if a prefix consists of the chunks that these bases name, by their fingerprints.
+    fn is_prefix(&self, bases: &Bases, prefix: &[u8]) -> bool {
+        let mut named = Vec::new();
+        for Base { region, runs } in bases.bases() {
+            let Ok(container) = self.directory(region.container, Made::All) else { return false };
+            let numbers = container.chunks_of(region.region);
+            let whole = runs.is_empty().then(|| numbers.clone());
+            let of_run = |run: &ChunkRun| {
+                let first = numbers.start + usize::from(run.first);
+                first..(first + usize::from(run.count)).min(numbers.end)
+            };
+            for range in whole.into_iter().chain(runs.iter().map(of_run)) {
+                named.extend_from_slice(container.directory.chunks.get(range).unwrap_or_default());
+            }
+        }
+        compare_chunks((&self.store.keys, ContainerKind::Data), &named, prefix).is_ok()
     }
 
     /// Finds every region that these bases need, themselves included.
@@ -357,6 +410,12 @@ impl BasePlaintexts for BaseReader {
         let wanted: Vec<RegionId> = bases.iter().collect();
         let parts = self.prefix_parts(bases, &chain)?;
         Ok(prefix_in(&parts, &self.read(&wanted, &chain)?).into())
+    }
+
+    fn is_right(&self, chunks: &[RegionChunk], plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool {
+        let named: Vec<DirectoryChunk> = chunks.iter().map(RegionChunk::named).collect();
+        let keys = &self.store.keys;
+        compare_chunks((keys, ContainerKind::Data), &named, plain).is_ok() && self.is_prefix(bases, prefix)
     }
 }
 

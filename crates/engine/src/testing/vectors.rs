@@ -422,6 +422,10 @@ impl BasePlaintexts for OneBase {
     fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
         Ok(BASE.into())
     }
+
+    fn is_right(&self, _: &[RegionChunk], _: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+        prefix == BASE
+    }
 }
 
 /// Reads the page's block of vectors: `name = hex`, continued on lines that begin with a space.
