@@ -26,10 +26,25 @@ use crate::types::{ContainerId, RegionId};
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
-/// Shares of the memory in a repository of format 2, taken from that of other regions: one of 8 keeps bases, and one of 16 holds the
-/// chains of those that are read.
-const BASES_SHARE: usize = 8;
-const CHAINS_SHARE: usize = 16;
+/// Shares of the memory in sixteenths, besides four for regions that workers have open, one for chunks that have moved, and one for chunks that are
+/// looked for everywhere.
+struct Shares {
+    /// Directories.
+    directories: usize,
+    /// Regions of which later windows want more.
+    regions: usize,
+    /// Such regions before they are in the cache.
+    kept: usize,
+    /// Bases of regions, with directories of their containers.
+    bases: usize,
+    /// Chains of bases that are read.
+    chains: usize,
+}
+
+const SHARES: Shares = Shares { directories: 4, regions: 4, kept: 2, bases: 0, chains: 0 };
+/// In a repository whose regions may have bases.
+const SHARES_WITH_BASES: Shares = Shares { directories: 3, regions: 4, kept: 1, bases: 2, chains: 1 };
+
 /// Windows under way.
 const WINDOWS_MAX: usize = 2;
 
@@ -67,15 +82,15 @@ impl Fetcher {
         let copies = if has_bases { 2 + BASES_MAX } else { 2 };
         let opened = memory_bytes / 4 / (copies * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
-        let share = |part: usize| if has_bases { memory_bytes / part } else { 0 };
-        let (bases_bytes, chains_bytes) = (share(BASES_SHARE), share(CHAINS_SHARE));
-        let chains = (chains_bytes / BaseReader::chain_bytes(store)).clamp(1, driver.compute_count());
-        let bases = BaseReader::with_chains(store, containers, bases_bytes, chains);
-        let task = OpenRegion::new(store, bases.clone(), memory_bytes / 8);
-        let memory = ViewMemory { directories: memory_bytes / 4, moved: memory_bytes / 16 };
+        let shares = if has_bases { SHARES_WITH_BASES } else { SHARES };
+        let bytes = |share: usize| memory_bytes / 16 * share;
+        let chains = (bytes(shares.chains) / BaseReader::chain_bytes(store)).clamp(1, driver.compute_count());
+        let bases = BaseReader::with_chains(store, containers, bytes(shares.bases), chains);
+        let task = OpenRegion::new(store, bases.clone(), bytes(shares.kept));
+        let memory = ViewMemory { directories: bytes(shares.directories), moved: bytes(1) };
         Self {
-            locator: Locator::new(store, containers, scratch, memory, memory_bytes / 16).with_bases(bases),
-            regions: Lru::new(memory_bytes / 4 - bases_bytes - chains_bytes),
+            locator: Locator::new(store, containers, scratch, memory, bytes(1)).with_bases(bases),
+            regions: Lru::new(bytes(shares.regions)),
             queue: driver.queue(task.clone(), Pool::Compute, depth),
             task,
             windows: 0,

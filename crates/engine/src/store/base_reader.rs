@@ -23,8 +23,10 @@ use crate::types::{ContainerId, Fingerprint, RegionId};
 /// Most containers of a session that may hold bases of its own regions: the newest, 64 GiB with containers of 4 MiB, in 2 MiB. As many
 /// more are remembered, so that a region which was compressed against one of the oldest can be verified.
 const MADE_MAX: usize = 1 << 14;
-/// Share of the memory of a reader that is for directories: one of 4. The rest is for plaintexts.
+/// Share of the memory of a reader that is for directories: one of 4, and at most those of some 200 containers of 4 MiB. The rest is for
+/// plaintexts.
 const DIRECTORIES_SHARE: usize = 4;
+const DIRECTORIES_BYTES_MAX: usize = 16 << 20;
 
 /// Opens bases, within a number of bytes for what was used last. Cheap to clone; clones share their memory. Several threads read
 /// at the same time.
@@ -32,6 +34,13 @@ const DIRECTORIES_SHARE: usize = 4;
 pub(crate) struct BaseReader {
     store: Store,
     shared: Arc<Shared>,
+    observer: Option<Arc<dyn ObserveBases>>,
+}
+
+/// Sees the regions that are read as bases.
+pub(crate) trait ObserveBases: std::fmt::Debug + Send + Sync {
+    /// Sees a region that was read, and was not in the cache.
+    fn read(&self, container: &ContainerReader, region: u32, plain: &[u8]);
 }
 
 #[derive(Debug)]
@@ -93,7 +102,7 @@ impl BaseReader {
 
     /// Does what [`BaseReader::new`] does, and takes the plaintexts of up to `chains` such chains.
     pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
-        let directories_bytes = memory_bytes / DIRECTORIES_SHARE;
+        let directories_bytes = (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX);
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
@@ -108,7 +117,12 @@ impl BaseReader {
             chains: Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)),
             compressors: BufferPool::default(),
         };
-        Self { store: store.clone(), shared: Arc::new(shared) }
+        Self { store: store.clone(), shared: Arc::new(shared), observer: None }
+    }
+
+    /// Shows each region that is read to an observer.
+    pub(crate) fn observed_by(self, observer: Option<Arc<dyn ObserveBases>>) -> Self {
+        Self { observer, ..self }
     }
 
     /// Returns the memory of the plaintexts of a chain of the greatest length.
@@ -335,6 +349,20 @@ impl BaseReader {
 
     /// Reads a region, or waits for the thread that reads it.
     fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Plaintext> {
+        self.share(container, id.region, |compressor| {
+            self.store.read_region_on(container, id.region, prefix, compressor)
+        })
+    }
+
+    /// Returns a region of an open container: from the cache, from the thread that opens it, or by opening it. It is kept for
+    /// regions that depend on it.
+    pub(crate) fn share(
+        &self,
+        container: &ContainerReader,
+        region: u32,
+        open: impl FnOnce(&mut Compressor) -> Result<Vec<u8>>,
+    ) -> Result<Plaintext> {
+        let id = RegionId { container: container.name.id, region };
         let mut state = self.lock();
         while state.reading.contains(&id) {
             state = self.wait(state);
@@ -345,7 +373,7 @@ impl BaseReader {
         state.reading.insert(id);
         drop(state);
         let mut compressor = self.shared.compressors.take();
-        let read = self.store.read_region_on(container, id.region, prefix, &mut compressor);
+        let read = open(&mut compressor);
         self.shared.compressors.put(compressor);
         let mut state = self.lock();
         state.reading.remove(&id);
@@ -353,6 +381,10 @@ impl BaseReader {
         let plain = Plaintext::new(read?);
         state.counts.read += 1;
         state.regions.insert(id, Arc::clone(&plain), plain.len());
+        drop(state);
+        if let Some(observer) = &self.observer {
+            observer.read(container, region, &plain);
+        }
         Ok(plain)
     }
 }
