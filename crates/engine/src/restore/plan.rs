@@ -52,12 +52,11 @@ pub(super) fn plan(needed: &[Needed]) -> Vec<Step> {
         }
         while let Some(&last) = waiting.last() {
             let mut bases = needed.get(last).into_iter().flat_map(|needed| needed.bases.iter()).filter_map(find);
-            match bases.find(|base| begin(*base)) {
-                Some(base) => waiting.push(base),
-                None => {
-                    steps.push(Step { index: last, is_base: is_base(last) });
-                    waiting.pop();
-                }
+            if let Some(base) = bases.find(|base| begin(*base)) {
+                waiting.push(base);
+            } else {
+                steps.push(Step { index: last, is_base: is_base(last) });
+                waiting.pop();
             }
         }
     }

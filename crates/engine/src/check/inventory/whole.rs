@@ -19,7 +19,9 @@ impl Inventory<'_> {
         (driver, monitor): (&Driver, &dyn Monitor),
     ) -> Result<()> {
         let dependents = order(find_dependents(self.store, listed, &numbers, (driver, monitor))?);
-        dependents.iter().for_each(|number| numbers.remove(*number));
+        for number in &dependents {
+            numbers.remove(*number);
+        }
         let others = listed.numbers().filter(|number| numbers.contains(number.0));
         for number in dependents.into_iter().map(ContainerNumber).chain(others) {
             if monitor.is_interrupted() {
