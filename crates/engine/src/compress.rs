@@ -4,7 +4,7 @@ pub mod lzjb;
 
 use std::str::FromStr;
 
-use zstd::zstd_safe::CParameter;
+use zstd::zstd_safe::{CParameter, DCtx};
 
 use crate::error::{Error, Result};
 
@@ -20,6 +20,9 @@ pub enum Compression {
     /// The same with the stored length rounded up to a multiple of 2,048 bytes, so that it reveals less about the contents.
     PaddedZstd(i32),
 }
+
+/// The first bytes of a trained dictionary (RFC 8878, section 5).
+const DICTIONARY_MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
 
 /// The lengths of padded frames are multiples of this many bytes.
 const PADDED_STEP: usize = 2048;
@@ -117,7 +120,8 @@ pub struct Compressor {
     zstd: Zstd,
     /// Tells at little cost what does not shrink.
     probe: Zstd,
-    unzstd: Option<zstd::bulk::Decompressor<'static>>,
+    /// Holds on to no prefix: one is handed over with each frame that needs one.
+    unzstd: Option<DCtx<'static>>,
     /// Room for the worst case of what is being compressed, kept from call to call.
     scratch: Vec<u8>,
 }
@@ -205,14 +209,31 @@ impl Compressor {
     /// Decompresses what [`Compressor::compress_against`] made, otherwise as [`Compressor::decompress`]. Takes no memory but
     /// `out` and the state of a decompressor: a frame is decompressed at once, so that its window needs no buffer.
     #[must_use]
-    pub(crate) fn decompress_against(prefix: &[u8], stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn decompress_against(
+        &mut self,
+        prefix: &[u8],
+        stored: &[u8],
+        plain_len: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         out.clear();
         out.reserve(plain_len);
-        let Some(mut unzstd) = zstd::zstd_safe::DCtx::try_create() else { return false };
-        if unzstd.ref_prefix(prefix).is_err() {
-            return false;
+        let done = if prefix.starts_with(&DICTIONARY_MAGIC) {
+            // Would be read as a trained dictionary. A context keeps what it refers to, so that this one lives no longer than the prefix.
+            let Some(mut unzstd) = DCtx::try_create() else { return false };
+            unzstd.ref_prefix(prefix).and_then(|_| unzstd.decompress(out, stored))
+        } else {
+            let Some(unzstd) = self.unzstd() else { return false };
+            unzstd.decompress_using_dict(out, stored, prefix)
+        };
+        done.is_ok_and(|len| len == plain_len)
+    }
+
+    fn unzstd(&mut self) -> Option<&mut DCtx<'static>> {
+        if self.unzstd.is_none() {
+            self.unzstd = DCtx::try_create();
         }
-        unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
+        self.unzstd.as_mut()
     }
 
     /// Decompresses what [`Compressor::compress_against`] made, and returns what `check` says of it; false if it does not decompress.
@@ -224,7 +245,7 @@ impl Compressor {
         check: impl FnOnce(&[u8]) -> bool,
     ) -> bool {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let is_right = Self::decompress_against(prefix, stored, plain_len, &mut scratch) && check(&scratch);
+        let is_right = self.decompress_against(prefix, stored, plain_len, &mut scratch) && check(&scratch);
         self.scratch = scratch;
         is_right
     }
@@ -255,11 +276,8 @@ impl Compressor {
             Algorithm::Zstd => {
                 out.clear();
                 out.reserve(plain_len);
-                if self.unzstd.is_none() {
-                    self.unzstd = zstd::bulk::Decompressor::new().ok();
-                }
-                let Some(unzstd) = &mut self.unzstd else { return false };
-                unzstd.decompress_to_buffer(stored, out).is_ok_and(|len| len == plain_len)
+                let Some(unzstd) = self.unzstd() else { return false };
+                unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
             }
         }
     }
@@ -428,6 +446,37 @@ mod tests {
                 assert_eq!(back, plain);
                 assert!(!compressor.decompress(algorithm, &stored, plain.len() + 1, &mut back));
             }
+        }
+    }
+
+    /// Also a prefix that begins like a trained dictionary, or is shorter than one can be, and one after an error.
+    #[test]
+    fn one_decompressor_reads_frames_with_any_prefix_and_without() {
+        let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(60_000);
+        let edited = |prefix: &[u8]| [&noise[..100], prefix, &noise[200..300], prefix].concat();
+        let dictionary = [&DICTIONARY_MAGIC[..], &[7, 0, 0, 0], &noise[..5000]].concat();
+        let prefixes = [&noise[..], &noise[1..7], b"", &dictionary, &DICTIONARY_MAGIC[..], &noise[20_000..40_000]];
+        let mut compressor = Compressor::default();
+        let (mut stored, mut alone, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        let text = b"onefold stores everything once ".repeat(300);
+        assert_eq!(compressor.compress(Compression::Zstd(3), &text, &mut alone), Algorithm::Zstd);
+        for (round, prefix) in prefixes.iter().chain(&prefixes).enumerate() {
+            let plain = edited(prefix);
+            assert!(compressor.compress_against(Compression::Zstd(3), (prefix, &plain), usize::MAX, &mut stored));
+            assert!(compressor.decompress_against(prefix, &stored, plain.len(), &mut back), "round {round}");
+            assert_eq!(back, plain, "round {round}");
+            if 1000 < prefix.len() {
+                assert!(stored.len() < 1000, "{} bytes with the prefix of round {round}", stored.len());
+                let other = vec![7; prefix.len()];
+                assert!(
+                    !compressor.decompress_against(&other[..10], &stored, plain.len(), &mut back) || back != plain,
+                    "round {round}"
+                );
+            }
+            assert!(!compressor.decompress_against(prefix, &stored[..stored.len() / 2], plain.len(), &mut back));
+            assert!(!compressor.decompress_against(prefix, &stored, plain.len() - 1, &mut back));
+            assert!(compressor.decompress(Algorithm::Zstd, &alone, text.len(), &mut back));
+            assert_eq!(back, text);
         }
     }
 

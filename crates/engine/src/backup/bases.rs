@@ -315,7 +315,7 @@ impl BaseStage {
         let chosen = self.choice.choose(&new, &opened);
         // Its bases were opened for it just now, and are likely to have gone by the time when a worker compresses it.
         region.prefix =
-            if chosen.bases.is_empty() { None } else { self.reader.held(chosen.bases.clone()).map(Box::new) };
+            if chosen.bases.is_empty() { None } else { self.reader.held_prefix(chosen.bases.clone()).map(Box::new) };
         region.chosen = chosen;
         region.samples = samples_of(&features);
         region

@@ -91,7 +91,7 @@ pub struct Region {
     /// Regions that were chosen as bases, until it is compressed.
     pub(crate) chosen: ChosenBases,
     /// Those bases and their bytes, if these were in memory when they were chosen, until it is compressed.
-    pub(crate) prefix: Option<Box<(Bases, Arc<[u8]>)>>,
+    pub(crate) prefix: Option<Box<(Bases, Arc<Vec<u8>>)>>,
     /// Anchors by which it may be found as a base, with the chunks that they are of.
     pub(crate) samples: Vec<ChunkSample>,
     /// The regions that it was compressed against.

@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::compress::Algorithm;
     use crate::container::bases::Bases;
+    use crate::container::seal::Plaintext;
     use crate::container::{ContainerBuilder, RegionChunk, Sealer};
     use crate::crypto::{Keys, MasterKey};
     use crate::error::Result;
@@ -131,8 +132,8 @@ mod tests {
             Ok(Bases::of(bases, 1))
         }
 
-        fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
-            Ok(self.plain.as_slice().into())
+        fn prefix(&self, _: &Bases) -> Result<Plaintext> {
+            Ok(Arc::new(self.plain.clone()))
         }
 
         fn is_right(&self, _: &[RegionChunk], plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {

@@ -281,7 +281,7 @@ impl ContainerReader {
         let (entry, stored) = self.unseal_region(region, sealed)?;
         let plain_len = entry.plain_len as usize;
         let is_whole = match entry.algorithm {
-            Algorithm::ZstdBased => Compressor::decompress_against(prefix, stored, plain_len, plain),
+            Algorithm::ZstdBased => compressor.decompress_against(prefix, stored, plain_len, plain),
             algorithm => compressor.decompress(algorithm, stored, plain_len, plain),
         };
         if is_whole { Ok(()) } else { Err(self.wrong_region(region, "does not decompress")) }

@@ -41,6 +41,9 @@ pub(crate) fn region_aad(format: FormatVersion, header: &[u8], region: &RegionEn
     aad
 }
 
+/// The plaintext of a region, or a prefix, which several threads read. A buffer that was decompressed into is not copied.
+pub(crate) type Plaintext = Arc<Vec<u8>>;
+
 /// Reads bases for regions that are compressed and verified.
 pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
     /// Returns the list of bases of a region that is to be compressed against these; `None` if they, or the bases of
@@ -48,7 +51,7 @@ pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
     fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>>;
 
     /// Returns the plaintexts of some regions, one after the other.
-    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>>;
+    fn prefix(&self, bases: &Bases) -> Result<Plaintext>;
 
     /// Returns true if the chunks of a region's plaintext, and those of the prefix that it was decompressed with, have their fingerprints.
     fn is_right(&self, chunks: &[RegionChunk], plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool;
@@ -187,7 +190,8 @@ impl Sealer {
             None => return Err("lost the bases of a region"),
             Some(bases) => Some(bases.prefix(&region.bases).map_err(|_| "lost the bases of a region")?),
         };
-        let plain = region.plaintext(prefix.as_deref().unwrap_or_default(), opened, compressor, scratch);
+        let plain =
+            region.plaintext(prefix.as_deref().map(Vec::as_slice).unwrap_or_default(), opened, compressor, scratch);
         let plain = plain.ok_or("broke a compressed region")?;
         compare_chunks((reading.keys, reading.kind), named, plain)
     }

@@ -4,14 +4,13 @@
 //! order in which they are stored. Nothing recurses: depths are stored, and that of a base is below that of its region, so that no
 //! chain is longer than [`DEPTH_MAX`](crate::container::bases::DEPTH_MAX) and none closes.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::compress::Compressor;
 use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, ChunkRun, DEPTH_MAX};
-use crate::container::seal::{BasePlaintexts, compare_chunks};
+use crate::container::seal::{BasePlaintexts, Plaintext, compare_chunks};
 use crate::container::{ContainerReader, DirectoryChunk, RegionChunk};
 use crate::error::{Error, Result};
 use crate::lru::Lru;
@@ -24,8 +23,10 @@ use crate::types::{ContainerId, Fingerprint, RegionId};
 /// Most containers of a session that may hold bases of its own regions: the newest, 64 GiB with containers of 4 MiB, in 2 MiB. As many
 /// more are remembered, so that a region which was compressed against one of the oldest can be verified.
 const MADE_MAX: usize = 1 << 14;
-/// Share of the memory of a reader that is for directories: one of 4. The rest is for plaintexts.
+/// Share of the memory of a reader that is for directories: one of 4, and at most those of some 200 containers of 4 MiB. The rest is for
+/// plaintexts.
 const DIRECTORIES_SHARE: usize = 4;
+const DIRECTORIES_BYTES_MAX: usize = 16 << 20;
 
 /// Opens bases, within a number of bytes for what was used last. Cheap to clone; clones share their memory. Several threads read
 /// at the same time.
@@ -33,6 +34,13 @@ const DIRECTORIES_SHARE: usize = 4;
 pub(crate) struct BaseReader {
     store: Store,
     shared: Arc<Shared>,
+    observer: Option<Arc<dyn ObserveBases>>,
+}
+
+/// Sees the regions that are read as bases.
+pub(crate) trait ObserveBases: std::fmt::Debug + Send + Sync {
+    /// Sees a region that was read, and was not in the cache.
+    fn read(&self, container: &ContainerReader, region: u32, plain: &[u8]);
 }
 
 #[derive(Debug)]
@@ -40,7 +48,7 @@ struct Shared {
     state: Mutex<State>,
     /// Announces that a region was read.
     changed: Condvar,
-    /// For chains that are read.
+    /// One for each region of the chains that are read.
     chains: Permits,
     compressors: BufferPool<Compressor>,
 }
@@ -51,7 +59,7 @@ struct State {
     /// Containers that were made since they were listed.
     made: BTreeMap<ContainerId, ContainerName>,
     directories: Lru<ContainerId, Arc<ContainerReader>>,
-    regions: Lru<RegionId, Arc<[u8]>>,
+    regions: Lru<RegionId, Plaintext>,
     /// Regions that a thread is reading.
     reading: BTreeSet<RegionId>,
     counts: BaseCounts,
@@ -86,49 +94,24 @@ struct Link {
 type Chain = BTreeMap<RegionId, Link>;
 
 impl BaseReader {
-    /// Returns bases and their plaintexts, one after the other, if all of it is in memory: the directories of their chains and the regions.
-    pub(crate) fn held(&self, bases: Vec<Base>) -> Option<(Bases, Arc<[u8]>)> {
-        let mut depth = 0;
-        for base in &bases {
-            depth = depth.max(self.link_held(base.region)?.bases.depth());
-        }
-        let bases = Bases::of(bases, depth.saturating_add(1))?;
-        let (mut chain, mut wanted) = (Chain::new(), bases.iter().collect::<Vec<_>>());
-        while let Some(id) = wanted.pop() {
-            if let Entry::Vacant(vacant) = chain.entry(id) {
-                let link = self.link_held(id)?;
-                wanted.extend(link.bases.iter());
-                vacant.insert(link);
-            }
-        }
-        let parts = self.prefix_parts(&bases, &chain).ok().filter(|_| chain.len() <= CHAIN_REGIONS_MAX)?;
-        let mut plaintexts = BTreeMap::new();
-        let mut state = self.lock();
-        for base in bases.iter() {
-            plaintexts.insert(base, state.regions.get(&base)?);
-        }
-        drop(state);
-        Some((bases, prefix_in(&parts, &plaintexts).into()))
+    /// Returns the list of these bases and their plaintexts, one after the other, if the regions are in the cache.
+    pub(crate) fn held_prefix(&self, bases: Vec<Base>) -> Option<(Bases, Plaintext)> {
+        let bases = self.list(bases).ok()??;
+        let parts = self.prefix_parts(&bases, &self.chain(&bases, Made::All).ok()?).ok()?;
+        let held = |base| Some((base, self.held(base)?));
+        let plaintexts = bases.iter().map(held).collect::<Option<Plaintexts>>()?;
+        Some((bases, prefix_in(&parts, &plaintexts)))
     }
 
-    /// Returns a region that new regions may depend on, if the directory of its container is in memory.
-    fn link_held(&self, id: RegionId) -> Option<Link> {
-        let mut state = self.lock();
-        let may_use = state.containers.find(id.container).is_some() || state.may_use(id.container, Made::Recent);
-        let container = state.directories.get(&id.container).filter(|_| may_use)?;
-        let bases = container.directory.regions.get(id.region as usize)?.bases.clone();
-        Some(Link { container, bases })
-    }
-
-    /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain: at most
-    /// [`CHAIN_REGIONS_MAX`] regions and a prefix, since one chain is read at a time.
+    /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain of the greatest length: at most
+    /// [`CHAIN_REGIONS_MAX`] regions and a prefix. Shorter chains are read at the same time as far as they fit.
     pub(crate) fn new(store: &Store, containers: &Containers, memory_bytes: usize) -> Self {
         Self::with_chains(store, containers, memory_bytes, 1)
     }
 
-    /// Does what [`BaseReader::new`] does, and reads up to `chains` chains at a time.
+    /// Does what [`BaseReader::new`] does, and takes the plaintexts of up to `chains` such chains.
     pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
-        let directories_bytes = memory_bytes / DIRECTORIES_SHARE;
+        let directories_bytes = (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX);
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
@@ -140,10 +123,20 @@ impl BaseReader {
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            chains: Permits::new(chains),
+            chains: Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)),
             compressors: BufferPool::default(),
         };
-        Self { store: store.clone(), shared: Arc::new(shared) }
+        Self { store: store.clone(), shared: Arc::new(shared), observer: None }
+    }
+
+    /// Shows each region that is read to an observer.
+    pub(crate) fn observed_by(self, observer: Option<Arc<dyn ObserveBases>>) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// Returns the memory of the plaintexts of a chain of the greatest length.
+    pub(crate) fn chain_bytes(store: &Store) -> usize {
+        CHAIN_REGIONS_MAX * store.config.region_bytes.max(store.config.chunking.chunk_bytes_max()) as usize
     }
 
     /// Looks in other containers from now on.
@@ -164,19 +157,36 @@ impl BaseReader {
     }
 
     /// Returns what was read, and what was not read again.
-    #[cfg(test)]
     pub(crate) fn counts(&self) -> BaseCounts {
         self.lock().counts
     }
 
     /// Returns the plaintexts of the bases of a region, one after the other; nothing if it has none. An error names the
     /// region, and what is wrong with a base.
-    pub(crate) fn prefix_of(&self, container: &ContainerReader, region: u32) -> Result<Arc<[u8]>> {
+    pub(crate) fn prefix_of(&self, container: &ContainerReader, region: u32) -> Result<Plaintext> {
         let bases = container.bases_of(region);
         if bases.is_empty() {
-            return Ok(Arc::default());
+            return Ok(Plaintext::default());
         }
         self.prefix(&bases).map_err(|error| wrong_base(container, region, error))
+    }
+
+    /// Returns a region if it was read and is still in the cache.
+    pub(crate) fn held(&self, id: RegionId) -> Option<Plaintext> {
+        let mut state = self.lock();
+        let plain = state.regions.get(&id)?;
+        state.counts.held += 1;
+        Some(plain)
+    }
+
+    /// Returns a region of an open container with its bases resolved, and keeps it for regions that depend on it. Takes the memory of a
+    /// sealed region and of a prefix meanwhile.
+    pub(crate) fn open_base(&self, container: &ContainerReader, region: u32) -> Result<Plaintext> {
+        let id = RegionId { container: container.name.id, region };
+        match self.held(id) {
+            Some(plain) => Ok(plain),
+            None => self.read_one(id, container, &self.prefix_of(container, region)?),
+        }
     }
 
     /// Finds the bases of a region and the bases of these, and reads none of them. An error names the region.
@@ -196,7 +206,7 @@ impl BaseReader {
     }
 
     /// Returns a region with its bases resolved, and the directory of its container.
-    pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Arc<[u8]>)> {
+    pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Plaintext)> {
         let link = self.link(id, Made::All)?;
         let depth = link.bases.depth().saturating_add(1);
         let mut wanted = vec![(id, depth)];
@@ -325,12 +335,14 @@ impl BaseReader {
     }
 
     /// Reads regions and what they need of their chain: those without bases first, and each depth in the order in which it is stored.
-    fn read(&self, wanted: &[RegionId], chain: &Chain) -> Result<BTreeMap<RegionId, Arc<[u8]>>> {
-        let mut plaintexts: BTreeMap<RegionId, Arc<[u8]>> = BTreeMap::new();
-        if self.take_held(wanted, chain, &mut plaintexts).is_empty() {
+    fn read(&self, wanted: &[RegionId], chain: &Chain) -> Result<Plaintexts> {
+        let mut plaintexts = Plaintexts::new();
+        let needed = self.take_held(wanted, chain, &mut plaintexts);
+        if needed.is_empty() {
             return Ok(plaintexts);
         }
-        let _permit = self.shared.chains.take();
+        // Those of the cache may leave it meanwhile. No thread waits for permits while others wait for a region that it reads.
+        let _permits = self.shared.chains.take_many(plaintexts.len() + needed.len());
         // Another thread may have read some meanwhile.
         let needed = self.take_held(wanted, chain, &mut plaintexts);
         for depth in 0..=DEPTH_MAX {
@@ -344,12 +356,7 @@ impl BaseReader {
     }
 
     /// Takes the regions that are in the cache, which need no bases. Returns the others that are needed.
-    fn take_held(
-        &self,
-        wanted: &[RegionId],
-        chain: &Chain,
-        held: &mut BTreeMap<RegionId, Arc<[u8]>>,
-    ) -> BTreeSet<RegionId> {
+    fn take_held(&self, wanted: &[RegionId], chain: &Chain, held: &mut Plaintexts) -> BTreeSet<RegionId> {
         let mut state = self.lock();
         let (mut next, mut needed) = (wanted.to_vec(), BTreeSet::new());
         while let Some(id) = next.pop() {
@@ -368,7 +375,21 @@ impl BaseReader {
     }
 
     /// Reads a region, or waits for the thread that reads it.
-    fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Arc<[u8]>> {
+    fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Plaintext> {
+        self.share(container, id.region, |compressor| {
+            self.store.read_region_on(container, id.region, prefix, compressor)
+        })
+    }
+
+    /// Returns a region of an open container: from the cache, from the thread that opens it, or by opening it. It is kept for
+    /// regions that depend on it.
+    pub(crate) fn share(
+        &self,
+        container: &ContainerReader,
+        region: u32,
+        open: impl FnOnce(&mut Compressor) -> Result<Vec<u8>>,
+    ) -> Result<Plaintext> {
+        let id = RegionId { container: container.name.id, region };
         let mut state = self.lock();
         while state.reading.contains(&id) {
             state = self.wait(state);
@@ -379,14 +400,18 @@ impl BaseReader {
         state.reading.insert(id);
         drop(state);
         let mut compressor = self.shared.compressors.take();
-        let read = self.store.read_region_on(container, id.region, prefix, &mut compressor);
+        let read = open(&mut compressor);
         self.shared.compressors.put(compressor);
         let mut state = self.lock();
         state.reading.remove(&id);
         self.shared.changed.notify_all();
-        let plain: Arc<[u8]> = read?.into();
+        let plain = Plaintext::new(read?);
         state.counts.read += 1;
         state.regions.insert(id, Arc::clone(&plain), plain.len());
+        drop(state);
+        if let Some(observer) = &self.observer {
+            observer.read(container, region, &plain);
+        }
         Ok(plain)
     }
 }
@@ -405,11 +430,11 @@ impl BasePlaintexts for BaseReader {
         }
     }
 
-    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>> {
+    fn prefix(&self, bases: &Bases) -> Result<Plaintext> {
         let chain = self.chain(bases, Made::All)?;
         let wanted: Vec<RegionId> = bases.iter().collect();
         let parts = self.prefix_parts(bases, &chain)?;
-        Ok(prefix_in(&parts, &self.read(&wanted, &chain)?).into())
+        Ok(prefix_in(&parts, &self.read(&wanted, &chain)?))
     }
 
     fn is_right(&self, chunks: &[RegionChunk], plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool {
@@ -431,9 +456,18 @@ fn wrong_base(container: &ContainerReader, region: u32, error: Error) -> Error {
 /// A part of a prefix: a region, and the bytes of it that count.
 type PrefixPart = (RegionId, Range<usize>);
 
-fn prefix_in(parts: &[PrefixPart], plaintexts: &BTreeMap<RegionId, Arc<[u8]>>) -> Vec<u8> {
+/// Plaintexts of regions.
+type Plaintexts = BTreeMap<RegionId, Plaintext>;
+
+/// Joins the parts of a prefix. One whole region is not copied.
+fn prefix_in(parts: &[PrefixPart], plaintexts: &Plaintexts) -> Plaintext {
+    if let [(region, range)] = parts
+        && let Some(plain) = plaintexts.get(region).filter(|plain| *range == (0..plain.len()))
+    {
+        return Plaintext::clone(plain);
+    }
     let of = |(region, range): &PrefixPart| plaintexts.get(region).and_then(|plain| plain.get(range.clone()));
-    parts.iter().map(|part| of(part).unwrap_or_default()).collect::<Vec<_>>().concat()
+    Plaintext::new(parts.iter().map(|part| of(part).unwrap_or_default()).collect::<Vec<_>>().concat())
 }
 
 impl State {
