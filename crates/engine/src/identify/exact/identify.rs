@@ -119,7 +119,7 @@ impl Index {
         let bytes = cache_bytes(options, store.filter.bytes_left());
         let cache = Cache::new(bytes.saturating_sub(store.units_bytes()));
         let mut arrivals = Arrivals::default();
-        arrivals.trace = schedule.plan().map(|_| Trace::default());
+        arrivals.trace = options.schedule.plans().then(Trace::default);
         Self {
             store,
             cache,

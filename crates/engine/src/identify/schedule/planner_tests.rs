@@ -20,12 +20,12 @@ const LOG_END: u64 = 10_000_000;
 fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
     let device = DeviceCosts::of_profile(profile);
     let costs = LookupCosts { device, pages: 100_000.0, pages_per_key };
-    Situation { costs, limits: LIMITS, cache_records: 200_000, log_end: LOG_END, spent: 1.0 }
+    Situation { costs, limits: LIMITS, cache_records: 200_000, log_end: LOG_END, spent: 1.0, worked: 0.0, chunks: 4_096, is_immediate: false }
 }
 
 /// Passes a stream of positions to a planner, 4,096 chunks at a time; returns the plan.
 fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) -> Plan {
-    let mut planner = Planner::new(&situation.limits, None);
+    let mut planner = Planner::new(&situation.limits, None, None);
     let mut trace = Trace::default();
     for (sequence, position) in (0..).zip(positions) {
         trace.pass(Sequence(sequence), position.map(Position));
@@ -98,7 +98,7 @@ fn one_chunk_of_many_is_looked_up_where_neighbors_share_a_window() {
     });
     let situation = situation(SSD, 1.0);
     let trace = trace_of(positions.take(20_000));
-    let mut planner = Planner::new(&situation.limits, None);
+    let mut planner = Planner::new(&situation.limits, None, None);
     planner.decide(trace.clone(), &situation);
     let each = cost(LIMITS.plan(8_192, Stride::Chunks(1), Shape::Forward, 0), &situation, &trace);
     let chosen = cost(planner.plan, &situation, &trace);
