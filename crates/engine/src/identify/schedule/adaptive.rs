@@ -1,6 +1,6 @@
 //! The adaptive schedule: a pool, or the plan that would have cost least on the recent stream (decisions 0028 and 0057).
 //!
-//! On a device that serves many reads at the same time, it begins as a pool: what the pool reads in the background overlaps with the
+//! On a device that serves many reads at the same time, it begins as a pool if many chunks are stored: what the pool reads in the background overlaps with the
 //! work of the processor. It leaves the pool once a plan would take less time although the stream waits for each of its rounds.
 //!
 //! A round of a plan waits for its reads, so that the next one knows what it has resolved. If windows resolve nothing for long, no round
@@ -33,10 +33,16 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    /// `candidates`: different pending chunks that start a round of the pool.
-    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits, candidates: u32, last: Option<LastPlan>) -> Self {
+    /// `candidates`: different pending chunks that start a round of the pool. `stored`: records of the log.
+    pub(super) fn new(
+        device: DeviceCosts,
+        limits: &PlanLimits,
+        candidates: u32,
+        stored: u64,
+        last: Option<LastPlan>,
+    ) -> Self {
         let is_deep = device.is_deep();
-        let planner = Planner::new(limits, is_deep.then_some(candidates), last);
+        let planner = Planner::new(limits, is_deep.then_some(candidates), stored, last);
         Self { planner, pool: Pool::new(candidates), is_deep }
     }
 

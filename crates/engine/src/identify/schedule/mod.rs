@@ -145,11 +145,12 @@ pub(in crate::identify) trait Schedule: Debug + Send {
 }
 
 /// Makes the schedule that options describe, for a device with some costs. One that plans starts with `last`, the last plan of
-/// an earlier session, if there is one.
+/// an earlier session, if there is one. `stored`: records of the log.
 pub(in crate::identify) fn of(
     options: &IndexOptions,
     device: DeviceCosts,
     limits: &PlanLimits,
+    stored: u64,
     last: Option<LastPlan>,
 ) -> Box<dyn Schedule> {
     match options.schedule {
@@ -160,7 +161,7 @@ pub(in crate::identify) fn of(
         options::Schedule::Pool { candidates } => Box::new(pool::Pool::new(candidates)),
         options::Schedule::Adaptive => {
             let candidates = u32::try_from(options.threshold()).unwrap_or(u32::MAX);
-            Box::new(adaptive::Adaptive::new(device, limits, candidates, last))
+            Box::new(adaptive::Adaptive::new(device, limits, candidates, stored, last))
         }
     }
 }

@@ -89,8 +89,20 @@ struct PoolState {
     factor: f64,
 }
 
+/// Stored chunks for each that may wait, from which on a pool is an option. With fewer of them, the chunks that wait share most pages
+/// of the table if all are looked up together: at about 200 entries on a page, a chunk takes less than a tenth of a read, fewer than
+/// a pool reads for runs of 16.
+const STORED_FOR_POOL: u64 = 20;
+/// Share of the whole time that a plan must save for the index to be a pool no longer. The time of a plan is only an estimate, while a
+/// pool's was measured.
+const LEAVING_MIN: f64 = 0.15;
 /// Most times that a pool is taken to need as long as its replay says.
 const POOL_FACTOR_MAX: f64 = 4.0;
+
+/// Returns true if the chunks that may wait share few pages of the table.
+fn pool_pays(limits: &PlanLimits, stored: u64) -> bool {
+    u64::from(limits.pool) * STORED_FOR_POOL < stored
+}
 
 /// Returns the seconds that a pool takes for so many chunks besides [`CHUNK_SECONDS`] for each of them: what the device does meanwhile
 /// takes none.
@@ -154,16 +166,22 @@ pub(in crate::identify) struct Situation {
 }
 
 impl Planner {
-    /// Starts with a plan that was the last one of an earlier session, or as a pool whose rounds begin with `pool` chunks, or with the
-    /// initial plan if the device gives a pool no advantage.
-    pub(in crate::identify) fn new(limits: &PlanLimits, pool: Option<u32>, last: Option<LastPlan>) -> Self {
-        let is_used = last.is_none();
+    /// Starts with a plan that was the last one of an earlier session, or as a pool, or with the initial plan. `pool`: how many chunks
+    /// begin a round of a pool, unless the device gives pools no advantage. `stored`: records of the log.
+    pub(in crate::identify) fn new(
+        limits: &PlanLimits,
+        pool: Option<u32>,
+        stored: u64,
+        last: Option<LastPlan>,
+    ) -> Self {
+        let is_used = last.is_none() && pool_pays(limits, stored);
         Self {
             plan: last.map_or_else(|| limits.initial(), |last| limits.fit(&last.plan)),
             pool: pool.map(|candidates| PoolState { candidates, is_used, factor: 1.0 }),
             traces: Vec::new(),
             before: Coverage::new(0),
-            credit: CREDIT_MAX,
+            // A pool needs no haste, and planning would delay it.
+            credit: if is_used && pool.is_some() { 0.0 } else { CREDIT_MAX },
             wait: (0, 0),
             rate: 0.0,
             stream: StreamShape::default(),
@@ -233,6 +251,9 @@ impl Planner {
         }
         let stream = StreamShape::of(&trace);
         self.phase = if self.phase == 0 || stream.is_like(&self.stream) { self.phase + 1 } else { 1 };
+        if let Some(pool) = self.pool.as_mut().filter(|_| self.phase == 1) {
+            pool.factor = 1.0;
+        }
         (self.stream, self.arrivals, self.session_traces) =
             (stream, self.arrivals + trace.arrivals, self.session_traces + 1);
         let arrivals = trace.arrivals.max(1) as f64;
@@ -291,7 +312,8 @@ impl Planner {
         let earlier = traces.iter().map(|trace| trace.arrivals).sum::<u64>() as f64 / newest.max(1) as f64 - 1.0;
         let horizon = self.horizon(earlier + 1.0, newest);
         let mut search = Search { traces: &traces, earlier, horizon, own: self.plan(), tried: Vec::new() };
-        let Some(mut pool) = self.pool else {
+        let is_option = |pool: &PoolState| pool.is_used || pool_pays(&situation.limits, situation.log_end);
+        let Some(mut pool) = self.pool.filter(is_option) else {
             let current = search.cost(self, situation, self.plan, f64::INFINITY);
             let (best, least) = search.descend(self, situation, self.plan, current);
             if least < current * (1.0 - SAVING_MIN) {
@@ -301,33 +323,45 @@ impl Planner {
         };
         let recorded = self.traces.last().map_or(0, Trace::recorded) as f64;
         let of_chunks = horizon * recorded * CHUNK_SECONDS;
-        let like = situation.limits.like_pool(pool.candidates, mean_run(&traces));
-        let replayed = self.replay(like, &traces, situation, f64::INFINITY);
-        self.credit -= replayed.visits as f64 * VISIT_SECONDS;
-        let of_processor = replayed.last_seconds - replayed.last_device_seconds;
-        let replayed = horizon * pool_seconds(replayed.last_device_seconds, of_processor, recorded);
         let current = match (self.is_pool(), self.traces.last()) {
             (true, Some(newest)) => horizon * measured_pool(newest, situation),
             _ => search.cost(self, situation, self.plan, f64::INFINITY),
         };
-        // A plan is only better by what it takes of the whole time.
-        let enough = current - SAVING_MIN * (current + of_chunks);
-        if enough <= 0.0 {
+        // What is saved is a share of the whole time.
+        let saving_min = if pool.is_used { LEAVING_MIN } else { SAVING_MIN };
+        let enough = current - saving_min * (current + of_chunks);
+        // One trace is not enough where little can be saved.
+        let is_hasty = pool.is_used && current < of_chunks && (self.phase as usize) < TRACES;
+        if enough <= 0.0 || is_hasty {
             return;
         }
-        let of_pool = if pool.is_used { f64::INFINITY } else { replayed * pool.factor };
-        let start = if pool.is_used { like } else { self.plan };
-        let (best, least) = search.descend(self, situation, start, if pool.is_used { enough } else { current });
-        if of_pool <= least.min(enough) {
-            pool.is_used = true;
-        } else if least < enough {
-            if pool.is_used {
-                let total = |seconds: f64| seconds + of_chunks;
-                pool.factor = (total(current) / total(replayed)).clamp(1.0, POOL_FACTOR_MAX);
+        let like = situation.limits.like_pool(pool.candidates, mean_run(&traces));
+        if pool.is_used {
+            let (best, least) = search.descend(self, situation, like, enough);
+            if least < enough {
+                let replayed = horizon * self.replayed_pool(like, &traces, situation);
+                pool.factor = ((current + of_chunks) / (replayed + of_chunks)).clamp(1.0, POOL_FACTOR_MAX);
+                (self.plan, pool.is_used) = (best, false);
             }
-            (self.plan, pool.is_used) = (best, false);
+        } else {
+            let of_pool = horizon * self.replayed_pool(like, &traces, situation) * pool.factor;
+            let (best, least) = search.descend(self, situation, self.plan, current);
+            if of_pool <= least.min(enough) {
+                pool.is_used = true;
+            } else if least < enough {
+                self.plan = best;
+            }
         }
         self.pool = Some(pool);
+    }
+
+    /// Returns the seconds that a pool would take for the last of some traces, as [`pool_seconds`] counts them. `like`: the plan that is
+    /// most like it.
+    fn replayed_pool(&mut self, like: Plan, traces: &[Trace], situation: &Situation) -> f64 {
+        let done = self.replay(like, traces, situation, f64::INFINITY);
+        self.credit -= done.visits as f64 * VISIT_SECONDS;
+        let chunks = self.traces.last().map_or(0, Trace::recorded) as f64;
+        pool_seconds(done.last_device_seconds, done.last_seconds - done.last_device_seconds, chunks)
     }
 }
 
