@@ -36,8 +36,7 @@ pub enum Schedule {
         /// As in [`Schedule::Lazy`].
         threshold: u32,
     },
-    /// As the plan that would have cost least on the recent stream: it chooses how many chunks wait, which of them are looked
-    /// up first, and how much is read around a hit.
+    /// As a pool, or as the plan that would have cost least on the recent stream: it says what waits, and what is read.
     Adaptive,
 }
 
