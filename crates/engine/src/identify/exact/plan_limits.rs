@@ -52,10 +52,16 @@ pub(in crate::identify) fn plan_limits(
 /// Work of the table and the log, at the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::identify) struct Work {
+    /// Chunks of the stream.
+    pub(in crate::identify) chunks: u64,
     pub(in crate::identify) lookups: u64,
+    /// Pending chunks that windows resolved.
+    pub(in crate::identify) resolved: u64,
     pub(in crate::identify) pages_needed: u64,
     pub(in crate::identify) reads: u64,
     pub(in crate::identify) bytes: u64,
+    /// Those of the log.
+    pub(in crate::identify) log_bytes: u64,
 }
 
 /// Counts between decisions.
@@ -75,6 +81,11 @@ impl Planning {
     pub(in crate::identify) fn count(&mut self, chunks: &[SequencedChunk]) {
         self.chunks += chunks.len() as u64;
         self.bytes += chunks.iter().map(|chunk| u64::from(chunk.chunk.len)).sum::<u64>();
+    }
+
+    /// Returns the chunks so far.
+    pub(in crate::identify) fn chunks(&self) -> u64 {
+        self.chunks
     }
 
     /// Returns the mean length of a chunk; 0 before the first.

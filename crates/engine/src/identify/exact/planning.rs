@@ -5,20 +5,32 @@
 use crate::identify::exact::cache::BLOCK_RECORDS;
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::plan_limits::{Work, plan_limits};
-use crate::identify::schedule::cost::LookupCosts;
+use crate::identify::locality::arrival_log::LOG_PAGE_RECORDS;
+use crate::identify::schedule::cost::{KEY_SECONDS, LookupCosts, RECORD_SECONDS, WAIT_SECONDS};
 use crate::identify::schedule::planner::{Planner, Situation, is_expensive};
 use crate::identify::schedule::trace::Trace;
 use crate::kv::PAGE_BYTES;
+
+/// Returns about how long the processor worked for chunks that wait, lookups and windows between two counts.
+fn processor_seconds(before: &Work, work: &Work) -> f64 {
+    let lookups = (work.lookups - before.lookups) as f64;
+    let waited = lookups + (work.resolved - before.resolved) as f64;
+    let records = (work.log_bytes - before.log_bytes) as f64 * LOG_PAGE_RECORDS as f64 / PAGE_BYTES as f64;
+    lookups * KEY_SECONDS + waited * WAIT_SECONDS + records * RECORD_SECONDS
+}
 
 impl Index {
     /// Returns the work of the table and the log so far.
     fn work(&self) -> Work {
         let (table, log) = (self.store.entries.counters(), self.store.log_counters());
         Work {
+            chunks: self.planning.chunks(),
             lookups: self.counters.lookups,
+            resolved: self.counters.postlookup_hits,
             pages_needed: table.pages_needed,
             reads: table.lookup_reads + log.reads,
             bytes: table.lookup_pages * PAGE_BYTES as u64 + log.bytes_read,
+            log_bytes: log.bytes_read,
         }
     }
 
@@ -62,6 +74,9 @@ impl Index {
             cache_records: (self.cache.blocks_max() * BLOCK_RECORDS) as u64,
             log_end: self.store.positions_end(),
             spent,
+            worked: processor_seconds(&before, &work),
+            chunks: work.chunks - before.chunks,
+            is_immediate: self.immediate,
         };
         let plan = self.schedule.plan();
         self.schedule.learn(trace, &situation);
