@@ -105,11 +105,11 @@ impl Algorithm {
 /// Tables in which level 3 looks for what came before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Tables {
-    /// [`LEVEL_3_TABLES`]: faster.
+    /// [`SMALL_TABLES`]: faster.
     #[default]
     Small,
-    /// Those of the level: smaller results.
-    Whole,
+    /// [`LARGE_TABLES`]: smaller results.
+    Large,
 }
 
 /// Compresses and decompresses, keeping the state of the compressor between calls.
@@ -406,7 +406,10 @@ fn looks_uniform(bytes: &[u8]) -> bool {
 ///
 /// Its own, 2^17 and 2^16, take 768 KiB and push region and result out of a processor's second-level cache; with these,
 /// 192 KiB, it is faster by more than what it no longer finds is worth (decision 0023).
-const LEVEL_3_TABLES: [CParameter; 2] = [CParameter::HashLog(15), CParameter::ChainLog(14)];
+const SMALL_TABLES: [CParameter; 2] = [CParameter::HashLog(15), CParameter::ChainLog(14)];
+
+/// The same for format 2 (decision 0056): twice as many places.
+const LARGE_TABLES: [CParameter; 2] = [CParameter::HashLog(16), CParameter::ChainLog(15)];
 
 fn at_level(held: &mut Zstd, effort: Effort) -> Option<&mut zstd::bulk::Compressor<'static>> {
     if held.as_ref().is_none_or(|(at, _)| *at != effort) {
@@ -417,8 +420,12 @@ fn at_level(held: &mut Zstd, effort: Effort) -> Option<&mut zstd::bulk::Compress
 
 fn compressor((level, tables): Effort) -> std::io::Result<zstd::bulk::Compressor<'static>> {
     let mut zstd = zstd::bulk::Compressor::new(level)?;
-    if (level, tables) == (3, Tables::Small) {
-        LEVEL_3_TABLES.into_iter().try_for_each(|table| zstd.set_parameter(table))?;
+    if level == 3 {
+        let tables = match tables {
+            Tables::Small => SMALL_TABLES,
+            Tables::Large => LARGE_TABLES,
+        };
+        tables.into_iter().try_for_each(|table| zstd.set_parameter(table))?;
     }
     Ok(zstd)
 }

@@ -12,7 +12,7 @@ use crate::pipeline::{BufferPool, Permits, Task};
 pub(crate) fn tables_of(format: FormatVersion) -> Tables {
     match format {
         FormatVersion::V1 => Tables::Small,
-        FormatVersion::V2 => Tables::Whole,
+        FormatVersion::V2 => Tables::Large,
     }
 }
 
