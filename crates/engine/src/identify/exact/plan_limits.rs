@@ -93,14 +93,22 @@ impl Planning {
         usize::try_from(self.bytes / self.chunks.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// Notes recent lookups; returns the pages that each needed.
-    pub(in crate::identify) fn note(&mut self, keys: u64, pages_needed: u64) -> Option<f64> {
+    /// Notes recent lookups, and forgets earlier ones after a surprise; returns the pages that each needed.
+    pub(in crate::identify) fn note(&mut self, (keys, pages_needed): (u64, u64), is_surprise: bool) -> Option<f64> {
+        if is_surprise && keys != 0 {
+            (self.keys, self.pages_needed) = (0, 0);
+        }
         self.keys += keys;
         self.pages_needed += pages_needed;
         if KEYS_PER_HALVING <= self.keys {
             self.keys /= 2;
             self.pages_needed /= 2;
         }
+        self.pages_per_key()
+    }
+
+    /// Returns the pages that each of the recent lookups needed; `None` before the first.
+    pub(in crate::identify) fn pages_per_key(&self) -> Option<f64> {
         (self.keys != 0).then(|| self.pages_needed as f64 / self.keys as f64)
     }
 }
