@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::container::ContainerReader;
+use crate::container::seal::compare_chunks;
 use crate::crypto::Keys;
-use crate::fingerprint::fingerprint_batch;
 use crate::object::names::ContainerName;
 use crate::store::Store;
 use crate::store::base_reader::ObserveBases;
 use crate::store::container_set::Containers;
-use crate::types::ChunkKind;
 
 /// Compares each base that is read with its names, and remembers those that are right, of the first 64 regions of each container: a bit
 /// for each. A container of 4 MiB has more only if its regions compress to an eighth.
@@ -45,16 +44,7 @@ impl ObserveBases for Compared {
     fn read(&self, container: &ContainerReader, region: u32, plain: &[u8]) {
         let Some((bits, bit)) = self.bit(&container.name, region) else { return };
         let chunks = container.directory.chunks.get(container.chunks_of(region)).unwrap_or_default();
-        let mut rest = plain;
-        let contents = chunks.iter().map_while(|chunk| {
-            let (stored, tail) = rest.split_at_checked(chunk.len as usize)?;
-            rest = tail;
-            (chunk.kind == ChunkKind::Data).then_some(())?;
-            stored.get(..stored.len().checked_sub(chunk.hints_len as usize)?)
-        });
-        let mut names = Vec::with_capacity(chunks.len());
-        fingerprint_batch(&self.keys, contents, &mut names);
-        if chunks.iter().map(|chunk| chunk.fingerprint).eq(names.into_iter().map(Some)) {
+        if compare_chunks((&self.keys, container.name.kind), chunks, plain).is_ok() {
             bits.fetch_or(bit, Ordering::Relaxed);
         }
     }

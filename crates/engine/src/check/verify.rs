@@ -10,8 +10,7 @@ use crate::check::loading::Loading;
 use crate::codec::len_u32;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::inspect;
-use crate::container::seal::Plaintext;
+use crate::container::reader::{OpenedRegion, inspect};
 use crate::container::trailer::{CHECKSUM_OFFSET, TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
@@ -200,23 +199,6 @@ struct Buffers {
     sealed: Vec<u8>,
     plain: Vec<u8>,
     compressor: Compressor,
-}
-
-/// A region that is open.
-enum OpenedRegion<'a> {
-    /// In buffers.
-    Own(&'a [u8]),
-    /// In the cache of bases, too.
-    Shared(Plaintext),
-}
-
-impl OpenedRegion<'_> {
-    fn plain(&self) -> &[u8] {
-        match self {
-            Self::Own(plain) => plain,
-            Self::Shared(plain) => plain,
-        }
-    }
 }
 
 impl Reading<'_> {

@@ -248,6 +248,9 @@ pub(crate) fn compare_chunks(
         contents.push(stored.get(..stored.len().saturating_sub(chunk.hints_len as usize)).unwrap_or_default());
         rest = tail;
     }
+    if !rest.is_empty() {
+        return Err("lost a chunk");
+    }
     let mut fingerprints = Vec::with_capacity(named.len());
     match kind {
         ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),

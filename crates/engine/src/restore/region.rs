@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::ChunkPosition;
+use crate::container::reader::{ChunkPosition, OpenedRegion};
 use crate::container::seal::Plaintext;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
@@ -51,23 +51,6 @@ pub(super) enum Source {
     Base,
     /// From the cache.
     Held(Plaintext),
-}
-
-/// A region that is open.
-enum Opened<'a> {
-    /// In a worker's buffers.
-    Own(&'a [u8]),
-    /// In a cache, too.
-    Shared(Plaintext),
-}
-
-impl Opened<'_> {
-    fn plain(&self) -> &[u8] {
-        match self {
-            Self::Own(plain) => plain,
-            Self::Shared(plain) => plain,
-        }
-    }
 }
 
 /// A region to be opened, and its wanted chunks.
@@ -160,11 +143,11 @@ impl OpenRegion {
     }
 
     /// Keeps a region for the cache, unless too many wait for it already.
-    fn keep(&self, opened: &Opened<'_>) -> Option<Plaintext> {
+    fn keep(&self, opened: &OpenedRegion<'_>) -> Option<Plaintext> {
         let kept = keep_within(&self.kept_bytes, self.kept_bytes_max, opened.plain().len());
         kept.then(|| match opened {
-            Opened::Own(plain) => Plaintext::new(plain.to_vec()),
-            Opened::Shared(plain) => Plaintext::clone(plain),
+            OpenedRegion::Own(plain) => Plaintext::new(plain.to_vec()),
+            OpenedRegion::Shared(plain) => Plaintext::clone(plain),
         })
     }
 
@@ -212,24 +195,24 @@ impl OpenRegion {
         relieved(job, || self.store.objects.read_exact(name, offset, sealed))
     }
 
-    fn open<'a>(&self, job: &RegionJob, buffers: &'a mut Buffers) -> Result<Opened<'a>> {
+    fn open<'a>(&self, job: &RegionJob, buffers: &'a mut Buffers) -> Result<OpenedRegion<'a>> {
         let (container, region) = (&job.container, job.region());
         match &job.source {
-            Source::Held(plain) => Ok(Opened::Shared(Plaintext::clone(plain))),
+            Source::Held(plain) => Ok(OpenedRegion::Shared(Plaintext::clone(plain))),
             Source::Base => {
                 self.announce_next();
-                relieved(job, || self.bases.open_base(container, region)).map(Opened::Shared)
+                relieved(job, || self.bases.open_base(container, region)).map(OpenedRegion::Shared)
             }
             Source::Stored => {
                 self.announce_next();
                 // One that others of another window depend on.
                 if let Some(plain) = self.bases.held(RegionId { container: container.name.id, region }) {
-                    return Ok(Opened::Shared(plain));
+                    return Ok(OpenedRegion::Shared(plain));
                 }
                 let prefix = relieved(job, || self.bases.prefix_of(container, region))?;
                 self.read(job, &mut buffers.sealed)?;
                 let Buffers { sealed, scratch, compressor } = buffers;
-                container.plaintext_of_region(region, &prefix, sealed, compressor, scratch).map(Opened::Own)
+                container.plaintext_of_region(region, &prefix, sealed, compressor, scratch).map(OpenedRegion::Own)
             }
         }
     }
