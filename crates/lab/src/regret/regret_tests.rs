@@ -125,3 +125,17 @@ fn a_plan_whose_lookups_begin_to_read_is_left_at_once() {
     let regret = cells[0].regret().unwrap();
     assert!(regret <= REGRET_MAX, "{}", table::summary(&cells[0]));
 }
+
+/// In these streams a plan with long windows meets single duplicates in random order, within a log that the cache could hold. With windows that overlap in the cache the
+/// regrets were 3.1 and 2.5.
+#[test]
+fn windows_that_overlap_take_the_memory_of_the_cache_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let sources = [6, 103].map(|seed| Chunks::Adversarial { seed, chunks: CHUNKS }).to_vec();
+    let mut comparison = comparison(sources, &["ssd"], scratch.path());
+    (comparison.rules.windows, comparison.scale) = (vec![0, 2048], 64);
+    for cell in compare(&comparison).unwrap() {
+        let regret = cell.regret().unwrap();
+        assert!(regret <= REGRET_MAX, "{}", table::summary(&cell));
+    }
+}

@@ -8,9 +8,11 @@
 //! The cache has the memory that the filter has not grown to, and returns it as the filter grows ([`Cache::shrink`]): it
 //! moves later blocks to the front and truncates its vectors.
 
+use std::collections::BTreeMap;
+
 use onefold_accel::memory::will_need;
 
-use crate::identify::locality::arrival_log::{LogExtent, LogRecord};
+use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogExtent, LogRecord};
 use crate::kv::{Key, Ordinal, Position, part_of};
 use crate::types::{Chunk, Fingerprint};
 
@@ -27,9 +29,17 @@ const BUCKETS_MIN: usize = 1 << 10;
 /// Most blocks, whatever the memory, so that a `u32` numbers their records.
 const BLOCKS_MAX: usize = 1 << 27;
 
-/// Memory of a block: its records, its buckets, and the window that it may be all of.
+/// Fewest records of a window that [`Cache::first_in`] finds. What is cached of shorter ones is cheaper to read again than to go around.
+const FOUND_RECORDS_MIN: usize = LOG_PAGE_RECORDS;
+/// Memory of the start of such a window: a key and a value in nodes of 11 with 24 bytes besides, half of which are full at worst; the
+/// nodes above these take a tenth.
+const START_BYTES: usize = 2 * (size_of::<u64>() + size_of::<u32>() + 24 / 11) * 11 / 10;
+
+const START_BYTES_PER_BLOCK: usize = START_BYTES.div_ceil(FOUND_RECORDS_MIN / BLOCK_RECORDS);
+
+/// Memory of a block: its records, its buckets, the window that it may be all of, and its share of the window's start.
 pub(in crate::identify) const BLOCK_BYTES: usize =
-    size_of::<Block>() + size_of::<Window>() + BLOCK_BUCKETS * size_of::<Bucket>();
+    size_of::<Block>() + size_of::<Window>() + START_BYTES_PER_BLOCK + BLOCK_BUCKETS * size_of::<Bucket>();
 
 /// A tag and a location: a set bit, 15 bits of the fingerprint, and 48 for the block and the record in it.
 type Entry = u64;
@@ -131,6 +141,8 @@ pub(crate) struct Cache {
     free_block: Option<u32>,
     windows: Vec<Window>,
     free_window: Option<u32>,
+    /// Windows of at least [`FOUND_RECORDS_MIN`] records by their first position; of several with the same one, the newest.
+    starts: BTreeMap<u64, u32>,
     newest: Option<u32>,
     oldest: Option<u32>,
     /// Windows that left for others so far.
@@ -151,6 +163,7 @@ impl Cache {
             free_block: None,
             windows: Vec::with_capacity(capacity),
             free_window: None,
+            starts: BTreeMap::new(),
             newest: None,
             oldest: None,
             evictions: 0,
@@ -221,10 +234,7 @@ impl Cache {
         let window = &mut self.windows[index(number)];
         let position = Position(window.start.0 + u64::from(first) + record as u64);
         self.useful += u64::from(std::mem::take(&mut window.is_unused_successor));
-        if self.newest != Some(number) {
-            self.unlink(number);
-            self.link(number);
-        }
+        self.touch(number);
         Some((ordinal, position))
     }
 
@@ -237,6 +247,20 @@ impl Cache {
     pub(in crate::identify) fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
         let Window { start, len, .. } = self.window_with(fingerprint)?;
         Some(Position(start.0 + u64::from(*len)))
+    }
+
+    /// Returns the first cached records from a position to before another one: the position of the first, and the one after the
+    /// last of its window. Where windows overlap, the one that starts later counts; windows of less than a page of the log do not.
+    pub(in crate::identify) fn first_in(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        self.first_window_in(from, to).map(|(_, range)| range)
+    }
+
+    fn first_window_in(&self, from: u64, to: u64) -> Option<(u32, (u64, u64))> {
+        let range = |(&start, &number): (&u64, &u32)| {
+            (number, (start.max(from), start + u64::from(self.windows[index(number)].len)))
+        };
+        let before = self.starts.range(..from).next_back().map(range).filter(|(_, (_, end))| from < *end);
+        before.or_else(|| self.starts.range(from..to.max(from)).next().map(range)).filter(|_| from < to)
     }
 
     /// Returns the records of the window of a cached fingerprint; their lengths are not kept and 0.
@@ -292,7 +316,27 @@ impl Cache {
         let (block, len) = (first.expect("a window has blocks"), number(records.len()));
         let is_unused_successor = is_successor;
         self.windows[index(window)] = Window { start, len, block, is_unused_successor, newer: None, older: None };
+        if FOUND_RECORDS_MIN <= records.len() {
+            self.starts.insert(start.0, window);
+        }
         self.link(window);
+    }
+
+    /// Adds those of some records that [`Cache::first_in`] does not find, so that overlapping windows do not take the memory of others.
+    /// The windows that have the rest become the most recently used.
+    pub(in crate::identify) fn insert_missing(&mut self, Position(start): Position, records: &[LogRecord]) {
+        let end = start + records.len() as u64;
+        let (mut missing, mut at) = (Vec::new(), start);
+        while let Some((number, (first, covered))) = self.first_window_in(at, end) {
+            self.touch(number);
+            missing.push(at..first);
+            at = covered;
+        }
+        missing.push(at..end.max(at));
+        let part = |position: u64| usize::try_from(position - start).expect("a position within the records");
+        for range in missing.into_iter().filter(|range| !range.is_empty()) {
+            self.insert(Position(range.start), &records[part(range.start)..part(range.end)], false);
+        }
     }
 
     fn take_block(&mut self) -> u32 {
@@ -319,7 +363,10 @@ impl Cache {
     fn evict(&mut self, window: u32) {
         self.unlink(window);
         self.evictions += 1;
-        let first = self.windows[index(window)].block;
+        let Window { start, block: first, .. } = self.windows[index(window)];
+        if self.starts.get(&start.0) == Some(&window) {
+            self.starts.remove(&start.0);
+        }
         self.windows[index(window)].newer = self.free_window.replace(window);
         self.prefetch_block(first);
         let mut next = Some(first);
@@ -403,6 +450,14 @@ impl Cache {
         }
     }
 
+    /// Makes a window the most recently used.
+    fn touch(&mut self, window: u32) {
+        if self.newest != Some(window) {
+            self.unlink(window);
+            self.link(window);
+        }
+    }
+
     fn unlink(&mut self, window: u32) {
         let Window { newer, older, .. } = self.windows[index(window)];
         match newer {
@@ -452,6 +507,9 @@ impl Cache {
         }
         self.newest = windows.len().checked_sub(1).map(number);
         self.oldest = self.newest.map(|_| 0);
+        // The newest of several comes last.
+        let found = windows.iter().zip(0..).filter(|(window, _)| FOUND_RECORDS_MIN <= index(window.len));
+        self.starts = found.map(|(window, number)| (window.start.0, number)).collect();
         (self.windows, self.free_window) = (windows, None);
         self.blocks.truncate(self.capacity);
         self.blocks.shrink_to(self.capacity);
@@ -501,11 +559,17 @@ mod tests {
             assert_eq!(window.newer.is_none(), cache.newest == Some(at));
             (next, windows) = (window.newer, windows + 1);
         }
+        assert!(cache.starts.len() <= windows);
+        for (start, number) in &cache.starts {
+            let window = &cache.windows[index(*number)];
+            assert_eq!((window.start.0, cache.blocks[index(window.block)].window), (*start, *number));
+        }
         assert_eq!(blocks, cache.used);
         assert!(blocks <= cache.capacity && windows <= blocks);
         assert!(cache.blocks.len() <= cache.capacity && cache.windows.len() <= cache.capacity);
         let held = cache.blocks.capacity() * size_of::<Block>()
             + cache.windows.capacity() * size_of::<Window>()
+            + cache.starts.len() * START_BYTES
             + cache.buckets.capacity() * size_of::<Bucket>();
         assert!(held <= cache.bytes(), "{held} bytes of {}", cache.bytes());
     }
@@ -530,6 +594,27 @@ mod tests {
         assert_eq!(self::records(&cache), 112);
         assert_eq!(cache.evictions, 3);
         assert_eq!(cache.get(&fingerprint(0)), None);
+        check(&cache);
+    }
+
+    #[test]
+    fn long_windows_are_found_by_their_positions_until_they_leave() {
+        let mut cache = Cache::new(40 * BLOCK_BYTES);
+        cache.insert(Position(1_000), &window(0..200), false);
+        cache.insert(Position(1_100), &window(100..250), false);
+        cache.insert(Position(1_300), &window(300..400), false);
+        assert_eq!(cache.first_in(0, 2_000), Some((1_000, 1_200)));
+        assert_eq!(cache.first_in(1_150, 1_151), Some((1_150, 1_250)), "the window that starts later counts");
+        assert_eq!((cache.first_in(1_250, 2_000), cache.first_in(1_150, 1_150)), (None, None), "less than a page");
+        cache.shrink(25 * BLOCK_BYTES);
+        assert_eq!(cache.first_in(0, 2_000), Some((1_100, 1_250)));
+        check(&cache);
+        cache.insert_missing(Position(1_000), &window(0..300));
+        assert_eq!(cache.first_in(0, 2_000), Some((1_100, 1_250)), "the window at 1,300 has left");
+        assert_eq!((records(&cache), found(&mut cache, 0..300)), (300, 300));
+        check(&cache);
+        cache.insert(Position(5_000), &window(5_000..5_320), false);
+        assert_eq!((cache.first_in(0, 2_000), cache.first_in(0, 9_000)), (None, Some((5_000, 5_320))));
         check(&cache);
     }
 

@@ -13,7 +13,7 @@ use crate::kv::PAGE_BYTES;
 
 /// Pages that lookups must have needed, and how many times as many as until the last decision, for a decision before enough chunks have
 /// arrived.
-const SURPRISE_PAGES: f64 = 16.0;
+const SURPRISE_PAGES: f64 = 4.0;
 const SURPRISE_FACTOR: f64 = 4.0;
 
 /// Returns about how long the processor worked for chunks that wait, lookups and windows between two counts.

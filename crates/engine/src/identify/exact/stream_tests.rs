@@ -111,7 +111,9 @@ fn a_stream_that_comes_again_takes_a_lookup_for_each_segment_whatever_its_contai
 fn segments_after_the_one_of_a_hit_are_read_with_it() {
     for (following, lookups) in [(0, 60), (1, 30), (4, 12), (100, 6)] {
         // Windows have 1,000 records at most.
-        let options = IndexOptions { unit: PrefetchUnit::Segment { following }, ..with_segments(Schedule::Eager) };
+        // The cache is not full: no entry is lost.
+        let unit = PrefetchUnit::Segment { following };
+        let options = IndexOptions { unit, cache_bytes: 400_000, ..with_segments(Schedule::Eager) };
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let all: Vec<u64> = (0..6_000).collect();

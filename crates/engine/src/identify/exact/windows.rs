@@ -15,7 +15,7 @@ use crate::identify::options::{
     Postlookup, PrefetchUnit, Prelookup, RECORDS_PER_BATCH, WINDOW_PAGES_PER_BATCH, WindowRule,
 };
 use crate::identify::schedule::cycle::Membership;
-use crate::identify::schedule::plan::{Plan, merge_windows, reach_of};
+use crate::identify::schedule::plan::{Plan, end_of_cached, merge_windows, reach_of, uncached};
 use crate::identify::slot::Slot;
 use crate::kv::Position;
 use crate::types::{Fingerprint, Sequence};
@@ -63,8 +63,8 @@ impl Index {
         match self.options.window {
             WindowRule::Fixed(records) => records,
             WindowRule::Adaptive(max) => {
-                if let Some(plan) = self.schedule.plan() {
-                    return plan.window().min(max);
+                if let Some(window) = self.schedule.window() {
+                    return window.min(max);
                 }
                 let runs = &self.arrivals.runs;
                 let wanted = match runs.mean_run() {
@@ -173,7 +173,12 @@ impl Index {
             read_up_to = end.max(read_up_to);
             windows.push((window, hit.membership));
         }
-        if plan.is_some() { self.merge(&windows) } else { windows }
+        if self.plans_windows() { self.merge(&windows) } else { windows }
+    }
+
+    /// Returns true if the schedule, and nothing else, says what hits read.
+    fn plans_windows(&self) -> bool {
+        self.options.schedule.plans() && self.options.adapts_windows()
     }
 
     /// Returns the plan, if it and nothing else says what hits read.
@@ -181,9 +186,12 @@ impl Index {
         self.schedule.plan().filter(|_| self.options.adapts_windows())
     }
 
-    /// Merges windows as the plan's replay does.
+    /// Merges windows, without what is cached of them, as the plan's replay does.
     fn merge(&self, windows: &[HitWindow]) -> Vec<HitWindow> {
-        let ranges = windows.iter().map(|(window, _)| (window.start.0, window.end())).collect();
+        let not_cached = |(window, _): &HitWindow| {
+            uncached((window.start.0, window.end()), &self.device, |from, to| self.cache.first_in(from, to))
+        };
+        let ranges = windows.iter().flat_map(not_cached).collect();
         let merged = merge_windows(ranges, &self.device, self.options.window.max().into());
         let window = |(start, end)| LogWindow {
             start: Position(start),
@@ -256,9 +264,10 @@ impl Index {
 
     /// Reads the log ahead from a position and takes the records.
     pub(in crate::identify) fn read_ahead(&mut self, start: Position) {
-        let window = LogWindow { start, records: self.window_records() };
+        let window = (LogWindow { start, records: self.window_records() }, None);
         self.counters.read_aheads += 1;
-        self.read_windows(&[(window, None)]);
+        let windows = if self.plans_windows() { self.merge(&[window]) } else { vec![window] };
+        self.read_windows(&windows);
     }
 
     /// Adds log records to the cache and resolves pending chunks by them. `successors` were read by successor prefetch;
@@ -267,7 +276,11 @@ impl Index {
         let start = self.timer.now();
         for LogExtent { start, records } in extents {
             let is_successor = successors.iter().any(|window| window.holds(*start));
-            self.cache.insert(*start, records, is_successor);
+            if self.plans_windows() && !is_successor {
+                self.cache.insert_missing(*start, records);
+            } else {
+                self.cache.insert(*start, records, is_successor);
+            }
             if let Some(trace) = &mut self.arrivals.trace {
                 trace.read(start.0, start.0 + records.len() as u64);
             }
@@ -276,7 +289,8 @@ impl Index {
             self.session.cycles.note_window(membership.cycle);
         }
         if self.immediate {
-            self.read_up_to = extents.last().map(LogExtent::end);
+            let end = extents.last().map(LogExtent::end);
+            self.read_up_to = end.map(|end| Position(end_of_cached(end.0, |from, to| self.cache.first_in(from, to))));
         }
         if !self.session.pending.is_empty() {
             match self.options.schedule.postlookup() {

@@ -89,6 +89,10 @@ impl Schedule for Adaptive {
         self.planner.plan()
     }
 
+    fn window(&self) -> Option<u32> {
+        self.planner.window()
+    }
+
     fn last_plan(&self) -> Option<LastPlan> {
         self.planner.last_plan()
     }

@@ -56,6 +56,12 @@ impl Coverage {
         self.ranges.range(from..to.max(from)).next().map(|(start, _)| *start)
     }
 
+    /// Returns the first covered records from a position to before another one: the first one, and the end of its range.
+    pub(in crate::identify) fn first_in(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let first = self.end_at(from).map_or_else(|| self.next_in(from, to), |_| Some(from)).filter(|_| from < to)?;
+        Some((first, self.end_at(first)?))
+    }
+
     /// Covers the records from one position to before another one.
     pub(in crate::identify) fn add(&mut self, mut start: u64, end: u64) {
         while start < end {
@@ -113,7 +119,10 @@ mod tests {
             let probe = random.below(3_100);
             assert_eq!(coverage.end_at(probe).is_some(), model.contains(&probe));
             assert_eq!(coverage.use_at(probe).is_some(), model.contains(&probe));
-            assert!(coverage.next_in(probe, probe).is_none());
+            assert!(coverage.next_in(probe, probe).is_none() && coverage.first_in(probe, probe).is_none());
+            let first = coverage.first_in(probe, probe + 100);
+            assert_eq!(first.map(|(first, _)| first), model.range(probe..probe + 100).next().copied());
+            assert!(first.is_none_or(|(first, end)| (first..end).all(|record| model.contains(&record))));
         }
         assert_eq!(coverage.records(), model.len() as u64);
 

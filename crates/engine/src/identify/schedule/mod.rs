@@ -133,6 +133,11 @@ pub(in crate::identify) trait Schedule: Debug + Send {
         None
     }
 
+    /// Returns how many records a hit reads, if the schedule says so.
+    fn window(&self) -> Option<u32> {
+        None
+    }
+
     /// Returns the plan that the next session should start with, if there is reason to think that it suits it.
     fn last_plan(&self) -> Option<LastPlan> {
         None

@@ -121,11 +121,16 @@ impl PlanLimits {
         self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
     }
 
-    /// Returns the plan that is most like a pool whose rounds begin with `candidates` chunks, if runs have `run` chunks.
-    pub(super) fn like_pool(&self, candidates: u32, run: f64) -> Plan {
-        // A pool reads windows of two runs, and none for single duplicates.
-        let window = WINDOWS.into_iter().find(|window| 2.0 * run <= f64::from(*window)).unwrap_or(self.window);
-        let (stride, window) = if run < 2.0 { (Stride::Chunks(1), 0) } else { (EACH_RUN, window) };
+    /// Returns the plan that is most like a pool whose rounds begin with `candidates` chunks, if runs have `run` chunks. `window`: its
+    /// windows, unless they follow from the runs.
+    pub(super) fn like_pool(&self, candidates: u32, run: f64, window: Option<u32>) -> Plan {
+        // Windows of two runs, and none for single duplicates.
+        let of_runs = || match WINDOWS.into_iter().find(|window| 2.0 * run <= f64::from(*window)) {
+            _ if run < 2.0 => 0,
+            window => window.unwrap_or(self.window),
+        };
+        let window = window.unwrap_or_else(of_runs);
+        let stride = if window == 0 { Stride::Chunks(1) } else { EACH_RUN };
         self.plan(candidates, stride, Shape::Forward, window)
     }
 
@@ -193,6 +198,40 @@ pub(in crate::identify) fn reach_of(plan: &Plan) -> u64 {
     4 * u64::from(plan.window()).max(8)
 }
 
+/// Returns the parts of a window that are not cached, in order. Cached records between two parts are read again if these are less than a
+/// page, or take less time than another read. `first_in` returns the first cached records within a range.
+pub(in crate::identify) fn uncached(
+    (start, end): (u64, u64),
+    device: &DeviceCosts,
+    first_in: impl Fn(u64, u64) -> Option<(u64, u64)>,
+) -> Vec<(u64, u64)> {
+    let records_min = LOG_PAGE_RECORDS as u64 + device.gap_records();
+    let (mut parts, mut left, mut at) = (Vec::new(), start, start);
+    while let Some((first, covered)) = first_in(at, end) {
+        let covered = end_of_cached(covered, &first_in);
+        if first == left || end <= covered || records_min <= covered - first {
+            if left < first {
+                parts.push((left, first));
+            }
+            left = covered;
+        }
+        at = covered;
+    }
+    if left < end {
+        parts.push((left, end));
+    }
+    parts
+}
+
+/// Returns the first record from a position on that is not cached.
+pub(in crate::identify) fn end_of_cached(from: u64, first_in: impl Fn(u64, u64) -> Option<(u64, u64)>) -> u64 {
+    let mut end = from;
+    while let Some((_, further)) = first_in(end, end.saturating_add(1)) {
+        end = further;
+    }
+    end
+}
+
 /// Sorts windows, and merges those that overlap or whose gap takes less time to read than another read. A window of more than
 /// `records_max` records is divided. Windows that follow each other without a gap need one seek.
 pub(in crate::identify) fn merge_windows(
@@ -237,6 +276,22 @@ mod tests {
             random_reads_per_s_deep,
             sequential_bytes_per_s: 160_000_000,
         })
+    }
+
+    #[test]
+    fn a_window_is_read_without_what_is_cached_of_it() {
+        let cached = [(100, 300), (300, 420), (500, 560), (900, 2_000)];
+        let first_in = |from: u64, to: u64| {
+            let within = cached.iter().find(|(start, end)| from < *end && *start < to && from < to)?;
+            Some((within.0.max(from), within.1))
+        };
+        let ssd = device(11_000, 35_000);
+        assert_eq!(uncached((50, 1_100), &ssd, first_in), [(50, 100), (420, 900)]);
+        assert_eq!(uncached((150, 700), &ssd, first_in), [(420, 700)]);
+        assert_eq!(uncached((430, 600), &ssd, first_in), [(430, 600)], "less than a page is read again");
+        assert_eq!(uncached((530, 1_000), &ssd, first_in), [(560, 900)]);
+        assert_eq!(uncached((1_000, 1_900), &ssd, first_in), []);
+        assert_eq!(uncached((50, 950), &device(83, 83), first_in), [(50, 900)], "a seek takes longer");
     }
 
     #[test]

@@ -87,6 +87,8 @@ struct PoolState {
     is_used: bool,
     /// How many times as long it took as its replay said, when a plan became better.
     factor: f64,
+    /// Records of its windows, if the replays of others say more than the mean run.
+    window: Option<u32>,
 }
 
 /// Stored chunks for each that may wait, from which on a pool is an option. With fewer of them, the chunks that wait share most pages
@@ -96,6 +98,8 @@ const STORED_FOR_POOL: u64 = 20;
 /// Share of the whole time that a plan must save for the index to be a pool no longer. The time of a plan is only an estimate, while a
 /// pool's was measured.
 const LEAVING_MIN: f64 = 0.15;
+/// Windows of a pool that are always tried.
+const POOL_WINDOWS: [u32; 2] = [1_632, 16_320];
 /// Most times that a pool is taken to need as long as its replay says.
 const POOL_FACTOR_MAX: f64 = 4.0;
 
@@ -177,7 +181,7 @@ impl Planner {
         let is_used = last.is_none() && pool_pays(limits, stored);
         Self {
             plan: last.map_or_else(|| limits.initial(), |last| limits.fit(&last.plan)),
-            pool: pool.map(|candidates| PoolState { candidates, is_used, factor: 1.0 }),
+            pool: pool.map(|candidates| PoolState { candidates, is_used, factor: 1.0, window: None }),
             traces: Vec::new(),
             before: Coverage::new(0),
             // A pool needs no haste, and planning would delay it.
@@ -195,6 +199,11 @@ impl Planner {
     /// Returns the plan in use; `None` if the index is a pool.
     pub(in crate::identify) fn plan(&self) -> Option<Plan> {
         (!self.is_pool()).then_some(self.plan)
+    }
+
+    /// Returns the records of a window; `None` if the index is a pool whose windows follow from the mean run.
+    pub(in crate::identify) fn window(&self) -> Option<u32> {
+        self.plan().map_or_else(|| self.pool.and_then(|pool| pool.window), |plan| Some(plan.window()))
     }
 
     fn is_pool(&self) -> bool {
@@ -260,7 +269,8 @@ impl Planner {
         self.traces.push(trace);
         let newest = &self.traces[self.traces.len() - 1..];
         let rate = if self.is_pool() {
-            measured_pool(&newest[0], situation) / newest[0].recorded().max(1) as f64
+            // What overlaps with the work of the processor counts, too: a pool with other windows may read less.
+            (situation.spent + situation.worked) / situation.chunks.max(newest[0].arrivals).max(1) as f64
         } else {
             let done = self.replay(self.plan, newest, situation, f64::INFINITY);
             self.credit -= done.visits as f64 * VISIT_SECONDS;
@@ -321,6 +331,12 @@ impl Planner {
             }
             return;
         };
+        let run = mean_run(&traces);
+        if pool.is_used {
+            pool.window = search.window_of_pool(self, situation, &pool, run);
+            self.pool = Some(pool);
+        }
+        let like = situation.limits.like_pool(pool.candidates, run, pool.window);
         let recorded = self.traces.last().map_or(0, Trace::recorded) as f64;
         let of_chunks = horizon * recorded * CHUNK_SECONDS;
         let current = match (self.is_pool(), self.traces.last()) {
@@ -335,7 +351,6 @@ impl Planner {
         if enough <= 0.0 || is_hasty {
             return;
         }
-        let like = situation.limits.like_pool(pool.candidates, mean_run(&traces));
         if pool.is_used {
             let (best, least) = search.descend(self, situation, like, enough);
             if least < enough {
@@ -406,6 +421,32 @@ impl Search<'_> {
         let cost = if seconds_max < done.seconds { cost.max(done.seconds) } else { cost };
         self.tried.push((plan, cost));
         cost
+    }
+
+    /// Returns the records of the windows with which a pool would take least time of device and processor together: a neighbor of its own,
+    /// or a long one.
+    fn window_of_pool(
+        &mut self,
+        planner: &mut Planner,
+        situation: &Situation,
+        pool: &PoolState,
+        run: f64,
+    ) -> Option<u32> {
+        let limits = &situation.limits;
+        let plan = |window| limits.like_pool(pool.candidates, run, window);
+        let current = plan(pool.window);
+        self.own = Some(current);
+        let (mut best, mut least) = (pool.window, self.cost(planner, situation, current, f64::INFINITY));
+        let neighbors = limits.neighbors(&current).into_iter().map(|plan| plan.window());
+        let others: Vec<u32> = neighbors.filter(|window| *window != current.window()).chain(POOL_WINDOWS).collect();
+        for window in others {
+            let cost = self.cost(planner, situation, plan(Some(window)), least);
+            if cost < least * (1.0 - SAVING_MIN) {
+                (best, least) = (Some(window), cost);
+            }
+        }
+        self.own = None;
+        best
     }
 
     /// Descends from a plan, or from an archetype that is better, to the best neighbor, and so on. Returns the plan that it ends at,

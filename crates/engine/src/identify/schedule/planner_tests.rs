@@ -105,6 +105,24 @@ fn a_pool_ends_once_a_plan_takes_much_less() {
     assert!(400 < plan.window(), "{plan:?}");
 }
 
+#[test]
+fn a_pool_reads_long_windows_where_short_runs_lie_near_each_other_and_short_ones_where_they_do_not() {
+    let mut random = SplitMix64::new(3);
+    // Runs of 8 chunks: 10,000 random ones of 32,000 records, then of other 32,000, and so on.
+    let near = (0..10).flat_map(|part| (0..1_250).map(move |_| part * 32_000));
+    let near = near.flat_map(|from| {
+        let start = from + 8 * random.below(4_000);
+        (start..start + 8).map(Some)
+    });
+    let mut planner = pool();
+    learn_as_pool(&mut planner, 8_192.0 * CHUNK_SECONDS, near);
+    assert_eq!(planner.plan(), None);
+    assert!(planner.window().is_some_and(|window| 1_600 < window), "{:?}", planner.window());
+    let mut planner = pool();
+    learn_as_pool(&mut planner, 8_192.0 * CHUNK_SECONDS, runs(8, 80_000));
+    assert!(planner.window().is_none_or(|window| window <= 102), "{:?}", planner.window());
+}
+
 fn cost(plan: Plan, situation: &Situation, trace: &Trace) -> f64 {
     let traces = std::slice::from_ref(trace);
     let limits = (&situation.limits, situation.log_end, f64::INFINITY);

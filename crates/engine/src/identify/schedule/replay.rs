@@ -5,7 +5,7 @@
 use crate::identify::locality::arrival_log::LOG_PAGE_RECORDS;
 use crate::identify::schedule::cost::{KEY_SECONDS, LookupCosts, RECORD_SECONDS, WAIT_SECONDS};
 use crate::identify::schedule::coverage::Coverage;
-use crate::identify::schedule::plan::{Plan, PlanLimits, Stride, merge_windows, reach_of};
+use crate::identify::schedule::plan::{Plan, PlanLimits, Stride, end_of_cached, merge_windows, reach_of, uncached};
 use crate::identify::schedule::trace::{Trace, TraceRun};
 use crate::kv::PAGE_BYTES;
 
@@ -108,9 +108,19 @@ impl Replay<'_> {
         self.done.device_seconds += of_device;
     }
 
+    /// Returns true if the cache still has what it had before the stream began.
+    fn is_recent(&self) -> bool {
+        self.cover.records() < self.before.capacity() / 2
+    }
+
     fn is_covered(&self, position: u64) -> Option<u64> {
-        let is_recent = self.cover.records() < self.before.capacity() / 2;
-        self.cover.end_at(position).or_else(|| self.before.end_at(position).filter(|_| is_recent))
+        self.cover.end_at(position).or_else(|| self.before.end_at(position).filter(|_| self.is_recent()))
+    }
+
+    /// Returns the first records of a range that the cache has.
+    fn first_in(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let before = self.before.first_in(from, to).filter(|_| self.is_recent());
+        self.cover.first_in(from, to).into_iter().chain(before).min_by_key(|(first, end)| (*first, u64::MAX - end))
     }
 
     /// Takes the chunks of a run: the cache resolves them, or they wait.
@@ -156,10 +166,8 @@ impl Replay<'_> {
     /// Reads the log from a record on, as [`crate::identify::exact::lookup`] does instead of a lookup.
     fn read_ahead(&mut self, start: u64) {
         let end = (start + u64::from(self.plan.window())).min(self.log_end).max(start + 1);
-        let of_device = self.costs.device.batch(1.0, (pages_of(start, end) * PAGE_BYTES as u64) as f64);
-        self.spend(of_device, (end - start) as f64 * RECORD_SECONDS);
-        self.cover.add(start, end);
-        self.read_up_to = Some(end);
+        let windows = uncached((start, end), &self.costs.device, |from, to| self.first_in(from, to));
+        self.read(windows, 1.0);
     }
 
     /// Resolves all waiting chunks in rounds. `shared`: how many times as many chunks would share the reads.
@@ -196,8 +204,15 @@ impl Replay<'_> {
             }
             let (start, _) = self.plan.window_around(hits.start);
             let (_, end) = self.plan.window_around(hits.start + u64::from(hits.len) - 1);
-            windows.push((start, end.min(self.log_end)));
+            windows.extend(uncached((start, end.min(self.log_end)), &self.costs.device, |from, to| {
+                self.first_in(from, to)
+            }));
         }
+        self.read(windows, shared);
+    }
+
+    /// Reads windows into the cache. `shared`: how many times as many would share the reads.
+    fn read(&mut self, windows: Vec<(u64, u64)>, shared: f64) {
         let (mut bytes, mut records, mut reads) = (0, 0, 0);
         let has_seeks = self.costs.device.gap_pages() != 0;
         let mut last = None;
@@ -209,6 +224,7 @@ impl Replay<'_> {
             self.cover.add(start, end);
             self.read_up_to = Some(end);
         }
+        self.read_up_to = self.read_up_to.map(|end| end_of_cached(end, |from, to| self.first_in(from, to)));
         let of_device = self.costs.device.batch(f64::from(reads) * shared, bytes as f64 * shared) / shared;
         self.spend(of_device, records as f64 * RECORD_SECONDS);
     }
