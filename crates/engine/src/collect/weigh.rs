@@ -89,6 +89,30 @@ impl PrunePlan {
             .sum();
     }
 
+    /// Copies further containers for their hints alone, but none that holds bases for one that stays.
+    pub(super) fn refresh_free(
+        &mut self,
+        stale: impl Iterator<Item = ContainerUsage>,
+        graph: &BaseGraph,
+        options: &PruneOptions,
+    ) {
+        let before = self.given_up();
+        let stale: Vec<ContainerUsage> = stale.filter(|container| !before.contains(container.number)).collect();
+        let mut all = before.clone();
+        stale.iter().for_each(|container| all.insert(container.number));
+        let needed = graph.needed(&all);
+        self.refresh(stale.iter().filter(|container| !needed.contains(container.number)).copied(), options);
+        // Limits may have left a container out that depends on one which is copied.
+        let (given_up, needed) = (self.given_up(), graph.needed(&self.given_up()));
+        let (taken_out, copied): (Vec<ContainerUsage>, Vec<ContainerUsage>) = stale
+            .into_iter()
+            .filter(|container| given_up.contains(container.number))
+            .partition(|container| needed.contains(container.number));
+        self.totals.refreshed_containers -= taken_out.len() as u64;
+        self.take_out(taken_out);
+        self.totals.grown_bytes += copied.iter().map(|container| graph.growth(container)).sum::<u64>();
+    }
+
     fn give_up_group(&mut self, group: Group, weigher: &mut Weigher<'_, '_>, options: &PruneOptions) {
         if group.freed_bytes == 0
             || options.max_repack_bytes < self.totals.copied_bytes.saturating_add(group.written_bytes)
@@ -201,6 +225,26 @@ mod tests {
     fn usage(number: u32, stored_bytes: u32, (live_bytes, dead_bytes): (u32, u32)) -> ContainerUsage {
         let live_chunks = u16::from(live_bytes != 0);
         ContainerUsage { number, kind: ContainerKind::Data, stored_bytes, live_bytes, dead_bytes, live_chunks, rank: 0 }
+    }
+
+    #[test]
+    fn metadata_that_a_container_which_stays_depends_on_is_not_copied_for_its_hints_alone() {
+        let graph = BaseGraph::of(4, &[(1, 0), (2, 1)], &[]);
+        let all = [0, 1, 2, 3].map(|number| usage(number, 100, (50, 0)));
+        let refreshed = |stale: &[u32], max_repack_bytes| {
+            let options = PruneOptions { max_repack_bytes, ..options(MaxUnused::Bytes(0)) };
+            let mut plan = PrunePlan::new(all, &options);
+            plan.refresh_free(stale.iter().map(|number| all[*number as usize]), &graph, &options);
+            let count = plan.copy.len() as u64;
+            let totals = (plan.totals.copied_containers, plan.totals.refreshed_containers, plan.totals.copied_bytes);
+            assert_eq!(totals, (count, count, 100 * count), "{stale:?}");
+            plan.copy
+        };
+        assert_eq!(refreshed(&[0, 1, 3], u64::MAX), [3]);
+        assert_eq!(refreshed(&[0, 1, 2, 3], u64::MAX), [0, 1, 2, 3]);
+        // The limit leaves 2 out, which needs the others.
+        assert_eq!(refreshed(&[0, 1, 2], 200), Vec::<u32>::new());
+        assert_eq!(refreshed(&[2, 1, 0], 200), [2, 1]);
     }
 
     /// Usages of containers, and pairs of a container and a holder of its bases.

@@ -32,6 +32,8 @@ const DIRECTORIES_SHARE: usize = 4;
 pub(crate) struct BaseReader {
     store: Store,
     shared: Arc<Shared>,
+    /// Kind of the containers that new regions may have bases in; `None`: it reads alone, and each chain has one kind.
+    kind: Option<ContainerKind>,
 }
 
 #[derive(Debug)]
@@ -68,7 +70,7 @@ enum Made {
 /// Work of a reader of bases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct BaseCounts {
-    /// Regions that were read as bases.
+    /// Regions that were read, as bases or for themselves.
     pub(crate) read: u64,
     /// Regions that were in the cache when they were needed.
     pub(crate) held: u64,
@@ -108,7 +110,12 @@ impl BaseReader {
             chains: Permits::new(chains),
             compressors: BufferPool::default(),
         };
-        Self { store: store.clone(), shared: Arc::new(shared) }
+        Self { store: store.clone(), shared: Arc::new(shared), kind: None }
+    }
+
+    /// Returns a reader with the same memory that finds bases for regions of one kind alone.
+    pub(crate) fn of_kind(&self, kind: ContainerKind) -> Self {
+        Self { kind: Some(kind), ..self.clone() }
     }
 
     /// Looks in other containers from now on.
@@ -141,7 +148,29 @@ impl BaseReader {
         if bases.is_empty() {
             return Ok(Arc::default());
         }
-        self.prefix(&bases).map_err(|error| wrong_base(container, region, error))
+        self.of_kind(container.name.kind).prefix(&bases).map_err(|error| wrong_base(container, region, error))
+    }
+
+    /// Returns the plaintext of a region of an opened container.
+    pub(crate) fn plaintext_of(&self, container: &ContainerReader, region: u32) -> Result<Arc<[u8]>> {
+        let id = RegionId { container: container.name.id, region };
+        if let Some(plain) = self.plaintext_held(id) {
+            return Ok(plain);
+        }
+        let prefix = self.prefix_of(container, region)?;
+        self.read_one(id, container, &prefix)
+    }
+
+    /// Returns the plaintext of a region if it is in memory.
+    pub(crate) fn plaintext_held(&self, id: RegionId) -> Option<Arc<[u8]>> {
+        self.lock().regions.get(&id)
+    }
+
+    /// Holds the plaintext of a region that was read elsewhere.
+    pub(crate) fn hold(&self, id: RegionId, plain: Vec<u8>) {
+        let (bytes, mut state) = (plain.len(), self.lock());
+        state.counts.read += 1;
+        state.regions.insert(id, plain.into(), bytes);
     }
 
     /// Finds the bases of a region and the bases of these, and reads none of them. An error names the region.
@@ -150,7 +179,8 @@ impl BaseReader {
         if bases.is_empty() {
             return Ok(());
         }
-        self.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
+        let reader = self.of_kind(container.name.kind);
+        reader.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
     }
 
     /// Returns the region of a chunk; `None` if the container cannot be read, lacks it, or withholds its samples.
@@ -162,7 +192,7 @@ impl BaseReader {
 
     /// Returns a region with its bases resolved, and the directory of its container.
     pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Arc<[u8]>)> {
-        let link = self.link(id, Made::All)?;
+        let link = self.link((id, self.kind), Made::All)?;
         let depth = link.bases.depth().saturating_add(1);
         let mut wanted = vec![(id, depth)];
         let chain = self.chain_of(&mut wanted, Made::All)?;
@@ -203,10 +233,16 @@ impl BaseReader {
         Ok(container)
     }
 
-    fn link(&self, id: RegionId, made: Made) -> Result<Link> {
+    /// Opens the directory of a base, which must be in a container of this kind.
+    fn link(&self, (id, kind): (RegionId, Option<ContainerKind>), made: Made) -> Result<Link> {
         let container = self.directory(id.container, made)?;
-        if container.name.kind != ContainerKind::Data {
-            return Err(Error::damaged(container.name, "holds metadata, and is named as the container of a base"));
+        if kind.is_some_and(|kind| kind != container.name.kind) {
+            let [holds, of] = match container.name.kind {
+                ContainerKind::Data => ["data", "metadata"],
+                ContainerKind::Metadata => ["metadata", "data"],
+            };
+            let problem = format!("holds {holds}, and is named as the container of a base of {of}");
+            return Err(Error::damaged(container.name, problem));
         }
         let entry = container.directory.regions.get(id.region as usize);
         let bases = entry
@@ -224,7 +260,7 @@ impl BaseReader {
 
     /// Finds every region that is wanted, each with what must be above its depth, and their bases.
     fn chain_of(&self, wanted: &mut Vec<(RegionId, u8)>, made: Made) -> Result<Chain> {
-        let mut chain = Chain::new();
+        let (mut chain, mut kind) = (Chain::new(), self.kind);
         while let Some((id, above)) = wanted.pop() {
             let depth = match chain.get(&id) {
                 Some(link) => link.bases.depth(),
@@ -232,7 +268,8 @@ impl BaseReader {
                     return Err(Error::invalid(format!("a region depends on more than {CHAIN_REGIONS_MAX} others")));
                 }
                 None => {
-                    let link = self.link(id, made)?;
+                    let link = self.link((id, kind), made)?;
+                    kind = Some(link.container.name.kind);
                     let depth = link.bases.depth();
                     wanted.extend(link.bases.iter().map(|base| (base, depth)));
                     chain.insert(id, link);
@@ -342,7 +379,7 @@ impl BasePlaintexts for BaseReader {
     fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>> {
         let mut depth = 0;
         for base in &bases {
-            depth = depth.max(self.link(base.region, Made::Recent)?.bases.depth());
+            depth = depth.max(self.link((base.region, self.kind), Made::Recent)?.bases.depth());
         }
         let Some(bases) = Bases::of(bases, depth.saturating_add(1)) else { return Ok(None) };
         match self.chain(&bases, Made::Recent).and_then(|chain| self.prefix_parts(&bases, &chain)) {

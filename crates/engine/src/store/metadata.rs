@@ -4,24 +4,23 @@
 //! containers: the reader learns the position of each chunk from their directories. Reading a repository needs no index, no
 //! lock and nothing on the host.
 
-use std::sync::Arc;
-
 use crate::codec::len_u32;
 use crate::compress::Compressor;
-use crate::container::ContainerReader;
 use crate::error::{Error, Result};
-use crate::lru::Lru;
 use crate::object::names::ContainerKind;
 use crate::object::store::RangeRead;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
+#[cfg(test)]
+use crate::store::base_reader::BaseCounts;
+use crate::store::base_reader::BaseReader;
 use crate::store::container_set::Containers;
 use crate::store::locations::Locations;
 use crate::store::manifests::UsedBytes;
 pub use crate::store::scratch::Scratch;
 use crate::store::view::{View, ViewMemory};
 use crate::tree::{TreeNode, decode_node};
-use crate::types::{ChunkKind, ContainerId, Fingerprint};
+use crate::types::{ChunkKind, ContainerId, Fingerprint, RegionId};
 
 /// Share of the memory for regions that is for reading some together: one of 4.
 const READ_AHEAD_SHARE: usize = 4;
@@ -35,7 +34,8 @@ pub struct MetadataMemory {
     pub locations_bytes: usize,
     /// Bytes for opened directories.
     pub directories_bytes: usize,
-    /// Bytes for opened regions.
+    /// Bytes for opened regions and the directories of those that are bases. A region with bases takes the plaintexts of its chain besides
+    /// while it is opened.
     pub regions_bytes: usize,
 }
 
@@ -83,7 +83,8 @@ pub struct MetadataReader {
     view: View,
     usable: Usable,
     locations: Locations,
-    regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
+    /// Holds regions, whether they were read for a chunk in them or as bases of others.
+    regions: BaseReader,
     /// Memory of regions that are read together, in bytes.
     ahead_bytes: usize,
     compressor: Compressor,
@@ -139,12 +140,13 @@ impl MetadataReader {
         let store = view.store().clone();
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let ahead_bytes = memory.regions_bytes / READ_AHEAD_SHARE;
+        let regions = BaseReader::new(&store, view.containers(), memory.regions_bytes - ahead_bytes);
         let mut reader = Self {
             usable,
             locations: Locations::new(&store, locations),
             store,
             view,
-            regions: Lru::new(memory.regions_bytes - ahead_bytes),
+            regions,
             ahead_bytes,
             compressor: Compressor::default(),
             findings: Vec::new(),
@@ -172,6 +174,7 @@ impl MetadataReader {
     /// Learns the containers that are not among those known before.
     fn learn_new(&mut self, known: &Containers) -> Result<()> {
         let (containers, usable) = (self.view.containers().clone(), self.usable);
+        self.regions.set_containers(&containers);
         let new = containers.retain(|_, id| !known.contains(id));
         let numbers = || new.of_kind(ContainerKind::Metadata);
         for (number, opened) in numbers().zip(self.store.open_containers(&new, numbers())) {
@@ -245,7 +248,7 @@ impl MetadataReader {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
         let container = self.view.directories.get(id)?;
         let position = container.find(&fingerprint).ok_or_else(missing)?;
-        let region = self.region(&container, position.region)?;
+        let region = self.regions.plaintext_of(&container, position.region)?;
         let wrong = || Error::damaged(container.name, format!("chunk {fingerprint} is not in its place"));
         let start = position.offset as usize;
         let stored = region.get(start..start + position.len as usize).ok_or_else(wrong)?;
@@ -271,6 +274,12 @@ impl MetadataReader {
         Ok(position.map(|position| (id, position.region)))
     }
 
+    /// Returns how many regions were opened.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> BaseCounts {
+        self.regions.counts()
+    }
+
     /// Returns the number of regions that [`MetadataReader::read_ahead`] may take.
     pub(crate) fn read_ahead_count(&self) -> usize {
         (self.ahead_bytes / self.store.config.region_bytes.max(1) as usize).min(READ_AHEAD_MAX)
@@ -281,7 +290,7 @@ impl MetadataReader {
     pub(crate) fn read_ahead(&mut self, regions: &[(ContainerId, u32)]) {
         let mut reads = Vec::with_capacity(regions.len());
         for (id, region) in regions {
-            if self.regions.get(&(*id, *region)).is_some() {
+            if self.regions.plaintext_held(RegionId { container: *id, region: *region }).is_some() {
                 continue;
             }
             let Ok(container) = self.view.directories.get(*id) else { continue };
@@ -293,25 +302,17 @@ impl MetadataReader {
             reads.into_iter().map(|(container, region, read)| ((container, region), read)).unzip();
         self.store.objects.read(&mut reads);
         for ((container, region), mut read) in containers.into_iter().zip(reads) {
+            let id = RegionId { container: container.name.id, region };
+            // One that was read as a base of another meanwhile is not opened again.
+            if read.outcome.is_err() || self.regions.plaintext_held(id).is_some() {
+                continue;
+            }
+            let Ok(prefix) = self.regions.prefix_of(&container, region) else { continue };
             let mut plain = Vec::new();
-            let opened = read
-                .outcome
-                .and_then(|_| container.open_region(region, &[], &mut read.buffer, &mut self.compressor, &mut plain));
-            if opened.is_ok() {
-                let bytes = plain.len();
-                self.regions.insert((container.name.id, region), Arc::new(plain), bytes);
+            if container.open_region(region, &prefix, &mut read.buffer, &mut self.compressor, &mut plain).is_ok() {
+                self.regions.hold(id, plain);
             }
         }
-    }
-
-    fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {
-        let key = (container.name.id, region);
-        if let Some(plain) = self.regions.get(&key) {
-            return Ok(plain);
-        }
-        let plain = Arc::new(self.store.read_region_on(container, region, &[], &mut self.compressor)?);
-        self.regions.insert(key, Arc::clone(&plain), plain.len());
-        Ok(plain)
     }
 
     /// Reads a tree node. Hints that make no sense are none.
