@@ -306,8 +306,8 @@ impl<'a> IdentifyStage<'a> {
         };
         let chunk = Chunk { fingerprint, len: len_u32(bytes.get().len()) };
         if !is_unique {
-            if let (ChunkKind::Data, Verdict::Stored(container)) = (kind, resolved.verdict) {
-                self.pack.refer(&chunk, container);
+            if let Verdict::Stored(container) = resolved.verdict {
+                self.pack.refer(container_kind, &chunk, container);
             }
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Backup: from a source to a committed snapshot.
 
 pub(crate) mod assemble;
+mod base_stages;
 pub mod bases;
 pub(crate) mod block;
 pub mod cut;
@@ -31,11 +32,14 @@ use crate::source::ahead::SHARE_BYTES;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
+pub use base_stages::BaseChoices;
+use base_stages::METADATA_DEPTH;
 pub use bases::{ChooseBases, NewRegion, OpenedCandidate, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
+use similar::METADATA_REFERRED_PART;
 pub use writer::{Writer, WriterOptions};
 
 /// Division of a memory budget among the queues and buffers of a backup.
@@ -224,10 +228,12 @@ impl Budget {
         Self { index_bytes, bases_bytes, similar_bytes, ..budget }
     }
 
-    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions, the names of
+    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions of each kind, the names of
     /// chunks that are referred to, chains, and prefixes with the states of compressors.
     fn based_bytes(&self) -> usize {
-        let queues = 2 * (self.regions_in_flight + 1) * REGION_BYTES / 2 + REFERRED_BYTES;
+        // Of both kinds of regions.
+        let regions = self.regions_in_flight + 1 + METADATA_DEPTH + 1;
+        let queues = 2 * regions * REGION_BYTES / 2 + REFERRED_BYTES + REFERRED_BYTES / METADATA_REFERRED_PART;
         // Containers that are sealed read the prefixes of their regions once more.
         let verified = self.containers_sealing.min(self.threads) * BASES_MAX * REGION_BYTES / 2;
         let prefixes = self.base_threads * PREFIX_BYTES + verified;

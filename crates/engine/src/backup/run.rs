@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
-use crate::backup::bases::ChooseBases;
+use crate::backup::base_stages::BaseChoices;
 use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
@@ -76,8 +76,8 @@ pub struct BackupOptions {
     pub scratch: Scratch,
     /// Limits of the search for similar regions, in a repository of format 2; `None`: new regions are compressed alone.
     pub similarity: Option<Limits>,
-    /// Chooses what new regions are compressed against, instead of that search.
-    pub bases: Option<Arc<dyn ChooseBases>>,
+    /// Choose what new regions are compressed against, instead of that search.
+    pub bases: BaseChoices,
 }
 
 /// What becomes of a snapshot whose tree is that of its parent.

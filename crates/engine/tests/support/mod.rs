@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::accelerator::Accelerator;
-use onefold_engine::backup::{BackupOptions, Budget, ChooseBases, Comparison, Monitor, Unchanged};
+use onefold_engine::backup::{BackupOptions, BaseChoices, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -163,7 +163,7 @@ pub(super) struct Ask {
     /// Limits of the search for similar regions; `None`: there is none.
     pub similarity: Option<Limits>,
     /// Who chooses bases instead.
-    pub bases: Option<Arc<dyn ChooseBases>>,
+    pub bases: BaseChoices,
 }
 
 impl Default for Ask {
@@ -180,7 +180,7 @@ impl Default for Ask {
             excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
             similarity: None,
-            bases: None,
+            bases: BaseChoices::default(),
         }
     }
 }
