@@ -217,7 +217,7 @@ impl PackStage {
 }
 
 /// Returns the neighbors of chunks of a kind: metadata does not come in the order of a stream.
-fn neighbors_in<'a>(kind: ContainerKind, neighbors: &'a dyn Neighbors) -> &'a dyn Neighbors {
+fn neighbors_in(kind: ContainerKind, neighbors: &dyn Neighbors) -> &dyn Neighbors {
     match kind {
         ContainerKind::Data => neighbors,
         ContainerKind::Metadata => &NoNeighbors,

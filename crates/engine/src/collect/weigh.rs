@@ -99,7 +99,9 @@ impl PrunePlan {
         let before = self.given_up();
         let stale: Vec<ContainerUsage> = stale.filter(|container| !before.contains(container.number)).collect();
         let mut all = before.clone();
-        stale.iter().for_each(|container| all.insert(container.number));
+        for container in &stale {
+            all.insert(container.number);
+        }
         let needed = graph.needed(&all);
         self.refresh(stale.iter().filter(|container| !needed.contains(container.number)).copied(), options);
         // Limits may have left a container out that depends on one which is copied.
