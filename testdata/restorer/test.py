@@ -139,9 +139,9 @@ def test_kept_repository_of_format_2(temporary):
     """Also: the samples that it holds still find what is similar."""
     repository, onefold = check_kept_repository(temporary, "v2")
     check_variety(repository, compressions={0, 1, 2, 3})
-    two_whole, of_chunks, deep = golden.count_bases(repository)
-    if not (two_whole and of_chunks and deep):
-        raise Failed(f"{two_whole} regions with two whole bases, {of_chunks} with chunks as bases, {deep} in chains")
+    counts = golden.count_bases(repository)
+    if not all(counts):
+        raise Failed("regions with two whole bases, chunks as bases, in chains, of metadata: {}, {}, {}, {}".format(*counts))
     versions = temporary / "versions"
     versions.mkdir()
     text = sources.edited_words("versions", golden.TEXT_LEN, [*golden.DISTANCES, 2000])
