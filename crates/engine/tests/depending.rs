@@ -378,7 +378,7 @@ fn bases_of_metadata_stay_as_long_as_the_metadata_of_a_snapshot_depends_on_them(
         let max_unused = MaxUnused::Unlimited;
         let asked = request(&world, &store);
         let options = PruneOptions { max_unused, ..asked.options };
-        let report = prune(&store, &PruneRequest { quick, options, ..asked }, &Silent).unwrap();
+        let report = prune(&store, &PruneRequest { options, quick, ..asked }, &Silent).unwrap();
         assert!(report.findings.is_empty() && 0 < report.plan.bases_containers, "{report:?}");
         let left: BTreeSet<ContainerId> = container_names(&store).iter().map(|name| name.id).collect();
         assert!(left.contains(&dependent.id) && left.is_superset(&bases), "{bases:?} of {left:?}");
