@@ -207,7 +207,9 @@ fn copies_are_compressed_again_on_request_and_the_report_says_what_they_took() {
         let counted = ["forget", "--keep-last", "1", "--what-if", "--json"].iter().chain(options);
         let counted = fixture.run(counted).code(0).messages().pop().unwrap();
         let report = fixture.run(["prune", "--json"].iter().chain(options)).code(0).messages().pop().unwrap();
-        assert_eq!(counted["written_bytes"], report["written_bytes"], "{report}");
+        // The metadata names new containers, whose ids are drawn: one step of the rounding of a container that small.
+        let written = |message: &serde_json::Value| message["written_bytes"].as_u64().unwrap();
+        assert!(written(&counted).abs_diff(written(&report)) <= 512, "{counted}, {report}");
         fixture.run(["check", "--read-data"]).code(0);
         let target = fixture.path("restored");
         fixture.run(["restore", "latest:/source", "--target", target.to_str().unwrap()]).code(0);

@@ -4,7 +4,7 @@ pub mod lzjb;
 
 use std::str::FromStr;
 
-use zstd::zstd_safe::CParameter;
+use zstd::zstd_safe::{CParameter, DCtx};
 
 use crate::error::{Error, Result};
 
@@ -20,6 +20,9 @@ pub enum Compression {
     /// The same with the stored length rounded up to a multiple of 2,048 bytes, so that it reveals less about the contents.
     PaddedZstd(i32),
 }
+
+/// The first bytes of a trained dictionary (RFC 8878, section 5).
+const DICTIONARY_MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
 
 /// The lengths of padded frames are multiples of this many bytes.
 const PADDED_STEP: usize = 2048;
@@ -99,13 +102,26 @@ impl Algorithm {
     }
 }
 
+/// Tables in which level 3 looks for what came before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Tables {
+    /// [`SMALL_TABLES`]: faster.
+    #[default]
+    Small,
+    /// [`LARGE_TABLES`]: smaller results.
+    Large,
+}
+
 /// Compresses and decompresses, keeping the state of the compressor between calls.
 #[derive(Default)]
 pub struct Compressor {
+    /// For level 3.
+    pub(crate) tables: Tables,
     zstd: Zstd,
     /// Tells at little cost what does not shrink.
     probe: Zstd,
-    unzstd: Option<zstd::bulk::Decompressor<'static>>,
+    /// Holds on to no prefix: one is handed over with each frame that needs one.
+    unzstd: Option<DCtx<'static>>,
     /// Room for the worst case of what is being compressed, kept from call to call.
     scratch: Vec<u8>,
 }
@@ -117,6 +133,11 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
+    /// Starts with these tables for level 3.
+    pub(crate) fn with_tables(tables: Tables) -> Self {
+        Self { tables, ..Self::default() }
+    }
+
     /// Replaces `out` by the compressed form of `plain`, without spare capacity. If compression does not shrink `plain`, `out`
     /// stays empty, and `plain` itself is to be stored.
     pub fn compress(&mut self, compression: Compression, plain: &[u8], out: &mut Vec<u8>) -> Algorithm {
@@ -136,7 +157,7 @@ impl Compressor {
             }
             Compression::Zstd(level) | Compression::PaddedZstd(level) => {
                 scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
-                let zstd = at_level(&mut self.zstd, level);
+                let zstd = at_level(&mut self.zstd, (level, self.tables));
                 let done = zstd.is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
                 let padded = compression == Compression::Zstd(level) || pad_frame(&mut scratch);
                 if done && padded { Algorithm::Zstd } else { Algorithm::None }
@@ -188,14 +209,45 @@ impl Compressor {
     /// Decompresses what [`Compressor::compress_against`] made, otherwise as [`Compressor::decompress`]. Takes no memory but
     /// `out` and the state of a decompressor: a frame is decompressed at once, so that its window needs no buffer.
     #[must_use]
-    pub(crate) fn decompress_against(prefix: &[u8], stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn decompress_against(
+        &mut self,
+        prefix: &[u8],
+        stored: &[u8],
+        plain_len: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         out.clear();
         out.reserve(plain_len);
-        let Some(mut unzstd) = zstd::zstd_safe::DCtx::try_create() else { return false };
-        if unzstd.ref_prefix(prefix).is_err() {
-            return false;
+        let done = if prefix.starts_with(&DICTIONARY_MAGIC) {
+            // Would be read as a trained dictionary. A context keeps what it refers to, so that this one lives no longer than the prefix.
+            let Some(mut unzstd) = DCtx::try_create() else { return false };
+            unzstd.ref_prefix(prefix).and_then(|_| unzstd.decompress(out, stored))
+        } else {
+            let Some(unzstd) = self.unzstd() else { return false };
+            unzstd.decompress_using_dict(out, stored, prefix)
+        };
+        done.is_ok_and(|len| len == plain_len)
+    }
+
+    fn unzstd(&mut self) -> Option<&mut DCtx<'static>> {
+        if self.unzstd.is_none() {
+            self.unzstd = DCtx::try_create();
         }
-        unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
+        self.unzstd.as_mut()
+    }
+
+    /// Decompresses what [`Compressor::compress_against`] made, and returns what `check` says of it; false if it does not decompress.
+    pub(crate) fn check_against(
+        &mut self,
+        prefix: &[u8],
+        stored: &[u8],
+        plain_len: usize,
+        check: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let is_right = self.decompress_against(prefix, stored, plain_len, &mut scratch) && check(&scratch);
+        self.scratch = scratch;
+        is_right
     }
 
     /// Decompresses `stored` into `out`, which is replaced and must come out exactly `plain_len` long.
@@ -224,11 +276,8 @@ impl Compressor {
             Algorithm::Zstd => {
                 out.clear();
                 out.reserve(plain_len);
-                if self.unzstd.is_none() {
-                    self.unzstd = zstd::bulk::Decompressor::new().ok();
-                }
-                let Some(unzstd) = &mut self.unzstd else { return false };
-                unzstd.decompress_to_buffer(stored, out).is_ok_and(|len| len == plain_len)
+                let Some(unzstd) = self.unzstd() else { return false };
+                unzstd.decompress(out, stored).is_ok_and(|len| len == plain_len)
             }
         }
     }
@@ -262,7 +311,7 @@ impl Compressor {
         let middle = plain.len().saturating_sub(PROBE_BYTES) / 2;
         let part = plain.get(middle..plain.len().min(middle + PROBE_BYTES)).unwrap_or_default();
         scratch.reserve(zstd::zstd_safe::compress_bound(part.len()));
-        let probe = at_level(&mut self.probe, PROBE_LEVEL);
+        let probe = at_level(&mut self.probe, (PROBE_LEVEL, Tables::default()));
         let shrank = probe.is_none_or(|probe| {
             probe.compress_to_buffer(part, scratch).is_ok_and(|len| len < part.len() - part.len() / 128)
         });
@@ -321,8 +370,10 @@ fn pad_frame(frame: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A compressor and its level.
-type Zstd = Option<(i32, zstd::bulk::Compressor<'static>)>;
+/// Level and tables of a compressor.
+type Effort = (i32, Tables);
+/// A compressor, once it is needed.
+type Zstd = Option<(Effort, zstd::bulk::Compressor<'static>)>;
 
 /// The hastiest level that still looks at one place in a few dozen.
 const PROBE_LEVEL: i32 = -32;
@@ -355,19 +406,26 @@ fn looks_uniform(bytes: &[u8]) -> bool {
 ///
 /// Its own, 2^17 and 2^16, take 768 KiB and push region and result out of a processor's second-level cache; with these,
 /// 192 KiB, it is faster by more than what it no longer finds is worth (decision 0023).
-const LEVEL_3_TABLES: [CParameter; 2] = [CParameter::HashLog(15), CParameter::ChainLog(14)];
+const SMALL_TABLES: [CParameter; 2] = [CParameter::HashLog(15), CParameter::ChainLog(14)];
 
-fn at_level(held: &mut Zstd, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
-    if held.as_ref().is_none_or(|(at, _)| *at != level) {
-        *held = compressor(level).ok().map(|zstd| (level, zstd));
+/// The same for format 2 (decision 0056): twice as many places.
+const LARGE_TABLES: [CParameter; 2] = [CParameter::HashLog(16), CParameter::ChainLog(15)];
+
+fn at_level(held: &mut Zstd, effort: Effort) -> Option<&mut zstd::bulk::Compressor<'static>> {
+    if held.as_ref().is_none_or(|(at, _)| *at != effort) {
+        *held = compressor(effort).ok().map(|zstd| (effort, zstd));
     }
     held.as_mut().map(|(_, zstd)| zstd)
 }
 
-fn compressor(level: i32) -> std::io::Result<zstd::bulk::Compressor<'static>> {
+fn compressor((level, tables): Effort) -> std::io::Result<zstd::bulk::Compressor<'static>> {
     let mut zstd = zstd::bulk::Compressor::new(level)?;
     if level == 3 {
-        LEVEL_3_TABLES.into_iter().try_for_each(|table| zstd.set_parameter(table))?;
+        let tables = match tables {
+            Tables::Small => SMALL_TABLES,
+            Tables::Large => LARGE_TABLES,
+        };
+        tables.into_iter().try_for_each(|table| zstd.set_parameter(table))?;
     }
     Ok(zstd)
 }
@@ -395,6 +453,37 @@ mod tests {
                 assert_eq!(back, plain);
                 assert!(!compressor.decompress(algorithm, &stored, plain.len() + 1, &mut back));
             }
+        }
+    }
+
+    /// Also a prefix that begins like a trained dictionary, or is shorter than one can be, and one after an error.
+    #[test]
+    fn one_decompressor_reads_frames_with_any_prefix_and_without() {
+        let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(60_000);
+        let edited = |prefix: &[u8]| [&noise[..100], prefix, &noise[200..300], prefix].concat();
+        let dictionary = [&DICTIONARY_MAGIC[..], &[7, 0, 0, 0], &noise[..5000]].concat();
+        let prefixes = [&noise[..], &noise[1..7], b"", &dictionary, &DICTIONARY_MAGIC[..], &noise[20_000..40_000]];
+        let mut compressor = Compressor::default();
+        let (mut stored, mut alone, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        let text = b"onefold stores everything once ".repeat(300);
+        assert_eq!(compressor.compress(Compression::Zstd(3), &text, &mut alone), Algorithm::Zstd);
+        for (round, prefix) in prefixes.iter().chain(&prefixes).enumerate() {
+            let plain = edited(prefix);
+            assert!(compressor.compress_against(Compression::Zstd(3), (prefix, &plain), usize::MAX, &mut stored));
+            assert!(compressor.decompress_against(prefix, &stored, plain.len(), &mut back), "round {round}");
+            assert_eq!(back, plain, "round {round}");
+            if 1000 < prefix.len() {
+                assert!(stored.len() < 1000, "{} bytes with the prefix of round {round}", stored.len());
+                let other = vec![7; prefix.len()];
+                assert!(
+                    !compressor.decompress_against(&other[..10], &stored, plain.len(), &mut back) || back != plain,
+                    "round {round}"
+                );
+            }
+            assert!(!compressor.decompress_against(prefix, &stored[..stored.len() / 2], plain.len(), &mut back));
+            assert!(!compressor.decompress_against(prefix, &stored, plain.len() - 1, &mut back));
+            assert!(compressor.decompress(Algorithm::Zstd, &alone, text.len(), &mut back));
+            assert_eq!(back, text);
         }
     }
 
@@ -456,7 +545,7 @@ mod tests {
             ("text at the end", &text_at_the_end),
         ] {
             assert_eq!(compressor.compress(Compression::Zstd(3), plain, &mut stored), Algorithm::Zstd, "{name}");
-            let least = super::compressor(3).unwrap().compress(plain).unwrap();
+            let least = super::compressor((3, Tables::Small)).unwrap().compress(plain).unwrap();
             assert_eq!(stored.len(), least.len(), "{name}");
         }
         assert!(looks_uniform(&noise));

@@ -10,7 +10,7 @@ use onefold_engine::check::ReadData;
 use onefold_engine::collect::{PruneRequest, PruneState, prune};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::container::bases::Base as RegionBase;
-use onefold_engine::container::seal::BasePlaintexts;
+use onefold_engine::container::seal::{BasePlaintexts, Plaintext};
 use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::monitor::Silent;
@@ -460,8 +460,11 @@ impl BasePlaintexts for Forged {
     fn list(&self, _: Vec<RegionBase>) -> Result<Option<Bases>> {
         Ok(None)
     }
-    fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
-        Ok(self.0.as_slice().into())
+    fn prefix(&self, _: &Bases) -> Result<Plaintext> {
+        Ok(Plaintext::new(self.0.clone()))
+    }
+    fn is_right(&self, _: (ContainerKind, &[RegionChunk]), plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+        plain == self.0 && prefix == self.0
     }
 }
 

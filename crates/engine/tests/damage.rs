@@ -110,17 +110,7 @@ impl Base {
 
     pub(super) fn check(world: &World, read: ReadData) -> CheckReport {
         let store = world.open().unwrap();
-        let request = CheckRequest {
-            snapshots: CheckedSnapshots::All,
-            read,
-            scratch: world.scratch(),
-            memory_bytes: 16 << 20,
-            driver: Driver::inline(1),
-            seed: Some(1),
-            heads: Some(heads_on(&world.cache())),
-            accelerator: None,
-        };
-        check(&store, &request, &Silent).unwrap()
+        check(&store, &check_request(world, read), &Silent).unwrap()
     }
 
     /// Checks that damage is named, with or without reading the data.
@@ -631,6 +621,20 @@ fn chunks_whose_names_are_lost_are_reported_when_chunks_are_listed() {
     let sentence = unreadable[0].to_string();
     assert!(sentence.contains(name.path().to_str().unwrap()) && sentence.contains("chunks"), "{sentence}");
     assert!(listed < all);
+}
+
+/// Returns the request of a check with little memory.
+pub(super) fn check_request(world: &World, read: ReadData) -> CheckRequest {
+    CheckRequest {
+        snapshots: CheckedSnapshots::All,
+        read,
+        scratch: world.scratch(),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+        seed: Some(1),
+        heads: Some(heads_on(&world.cache())),
+        accelerator: None,
+    }
 }
 
 /// Returns what `dump` writes of a file, if it can.

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::backup::Budget;
+use onefold_engine::check::{CheckRequest, ReadData, check};
 use onefold_engine::collect::mark::{MEMORY_BYTES_MIN, Marker};
 use onefold_engine::io::{Access, Disk};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::restore::{RestoreRequest, restore};
 use onefold_engine::similarity::choose::Limits;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::create::{Adjustments, Purpose};
@@ -19,7 +21,8 @@ use onefold_engine::store::{MetadataReader, Store};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::SessionId;
 
-use crate::integration::support::{Ask, Draw, World, container_names, copy, noise, tell};
+use crate::integration::damage::check_request;
+use crate::integration::support::{Ask, Draw, World, container_names, copy, noise, restore_request, tell};
 
 /// Regions that are long enough to have samples.
 const LONG: Adjustments = Adjustments {
@@ -255,6 +258,40 @@ fn little_memory_costs_size_only() {
         history.back_up(version, &Ask { budget: Budget { similar_bytes, ..with.budget }, ..with.clone() });
     }
     history.assert_all_restore();
+}
+
+/// Returns the number of regions of all containers.
+fn regions(store: &Store) -> u64 {
+    let counts =
+        container_names(store).into_iter().map(|name| store.open_container(&name).unwrap().directory.regions.len());
+    counts.map(|count| count as u64).sum()
+}
+
+#[test]
+fn a_restore_reads_each_region_once_though_others_depend_on_it_and_a_check_hardly_any_twice() {
+    let history = History::of(LONG, 5, &Driver::inline(1));
+    let (store, cache) = (&history.store, history.world.cache());
+    let (_, depths) = data(store);
+    let (data_regions, all_regions) = (depths.values().sum::<usize>() as u64, regions(store));
+    let (snapshot, tree) = history.snapshots.last().unwrap();
+    let mut cases = Vec::new();
+    for (memory_bytes, is_enough) in [(16 << 20, false), (64 << 20, true)] {
+        for driver in [Driver::inline(2), Driver::inline(3), Driver::threads(3)] {
+            let target = MemTree::new();
+            let request = restore_request(&cache, snapshot, Path::new("/"), Arc::new(target.clone()));
+            let request = RestoreRequest { memory_bytes, driver: driver.clone(), ..request };
+            let restored = restore(store, &request).unwrap();
+            assert_eq!((restored.failures, tree.diff(&target)), (0, Vec::new()));
+            let request = CheckRequest { memory_bytes, driver, ..check_request(&history.world, ReadData::All) };
+            let checked = check(store, &request, &Silent).unwrap();
+            assert!(checked.is_sound() && 0 < checked.chunks_read, "{:?}", checked.findings);
+            let case = format!("{memory_bytes} bytes: {} and {}", restored.regions_read, checked.regions_read);
+            assert!(!is_enough || restored.regions_read <= data_regions, "{case} of {data_regions}");
+            assert!(!is_enough || checked.regions_read <= all_regions + all_regions / 8, "{case} of {all_regions}");
+            cases.push(case);
+        }
+    }
+    tell(&format!("{data_regions} regions of data, {all_regions} of all; read by restores and checks: {cases:?}"));
 }
 
 /// A tree of which one chunk in three or so differs from that of another version.

@@ -45,7 +45,7 @@ pub(crate) struct ForgetArgs {
     /// Then give back the space that no snapshot needs, as `prune` does
     #[arg(long)]
     pub(crate) prune: bool,
-    /// Count exactly what --prune would free, but forget and write nothing; reads what --prune would read
+    /// Count what --prune would free, but forget and write nothing; reads what --prune would read
     #[arg(long, conflicts_with = "prune")]
     pub(crate) what_if: bool,
     #[command(flatten)]

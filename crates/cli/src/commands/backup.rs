@@ -58,7 +58,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     let budget = accelerator::budget(settings, accelerator.as_ref());
     let options = BackupOptions { accelerator, ..plan(settings, output, args, &opened, &cache, &sources)? };
     let uses_bases = options.similarity.is_some() && opened.store.uses_similarity();
-    let budget = if uses_bases { budget.with_bases() } else { budget };
+    let budget = if uses_bases { budget.with_bases(settings.memory_bytes) } else { budget };
     let options = BackupOptions { budget, ..options };
     if args.dry_run {
         return try_out(output, &opened.store, &sources, &options, &progress);

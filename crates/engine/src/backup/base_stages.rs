@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::bases::{BaseStage, ChooseBases};
+use crate::backup::bases::{BaseStage, ChooseBases, StageSizes};
 use crate::compress::Compression;
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::BasePlaintexts;
@@ -41,6 +41,9 @@ const FEATURES_SHARE: usize = 4;
 const METADATA_FEATURES_SHARE: usize = 8;
 /// Regions of metadata whose features are sought, and for which others are opened, at the same time: one of a hundred regions is metadata.
 pub(super) const METADATA_DEPTH: usize = 1;
+/// Regions of metadata that are compressed at the same time, each with the bytes of its bases, are one in so many of those of data, at
+/// least one: a tree of small files gives a region of metadata for each eight of data.
+pub(super) const METADATA_COMPRESSING_PART: usize = 4;
 
 /// Chooses the bases of both kinds of regions. One reader, and one memory of what was read, serves both.
 #[derive(Debug, Default)]
@@ -73,8 +76,15 @@ impl BaseStages {
             let choice = Arc::clone(choice.as_ref()?);
             Some(BaseStage::new((session.id, driver), choice, reader.of_kind(kind), sizes))
         };
-        let data = stage(&choices.data, ContainerKind::Data, (features_bytes - of_metadata, budget.regions_in_flight));
-        let metadata = stage(&choices.metadata, ContainerKind::Metadata, (of_metadata, METADATA_DEPTH));
+        let for_data = StageSizes {
+            features_bytes: features_bytes - of_metadata,
+            regions: budget.regions_in_flight,
+            regions_opening: budget.regions_opening(),
+        };
+        let for_metadata =
+            StageSizes { features_bytes: of_metadata, regions: METADATA_DEPTH, regions_opening: METADATA_DEPTH };
+        let data = stage(&choices.data, ContainerKind::Data, for_data);
+        let metadata = stage(&choices.metadata, ContainerKind::Metadata, for_metadata);
         let reader = (data.is_some() || metadata.is_some()).then_some(reader);
         Self { reader, data, metadata }
     }
@@ -100,16 +110,20 @@ impl BaseStages {
         self.reader.clone().map(|reader| Arc::new(reader) as Arc<dyn BasePlaintexts>)
     }
 
-    /// Lets a task compress regions of a kind against bases of that kind alone.
+    /// Returns the task of compressing regions of a kind against bases of that kind alone, and how many it takes at the same time.
     pub(super) fn compressing(
         &self,
         task: CompressRegion,
         kind: ContainerKind,
-        permits: &Arc<Permits>,
-    ) -> CompressRegion {
+        (permits, budget): (&Arc<Permits>, &Budget),
+    ) -> (CompressRegion, usize) {
+        let depth = match kind {
+            ContainerKind::Data => budget.regions_in_flight,
+            ContainerKind::Metadata => budget.metadata_compressing(),
+        };
         match self.reader.as_ref().filter(|_| self.stage(kind).is_some()) {
-            Some(reader) => task.with_bases(Arc::new(reader.of_kind(kind)), Arc::clone(permits)),
-            None => task,
+            Some(reader) => (task.with_bases(Arc::new(reader.of_kind(kind)), Arc::clone(permits)), depth),
+            None => (task, budget.regions_in_flight),
         }
     }
 

@@ -223,11 +223,23 @@ pub(crate) trait Neighbors {
     fn of(&self, sequence: Sequence, out: &mut Vec<StoredChunk>);
 }
 
+/// Memory and queues of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageSizes {
+    /// Bytes for features of regions that were opened.
+    pub(super) features_bytes: usize,
+    /// New regions whose features are sought at the same time.
+    pub(super) regions: usize,
+    /// New regions for which similar ones are opened at the same time.
+    pub(super) regions_opening: usize,
+}
+
 /// Carries the choice of bases out, for one kind of container.
 #[derive(Debug)]
 pub(super) struct BaseStage {
     session: SessionId,
     choice: Arc<dyn ChooseBases>,
+    reader: BaseReader,
     features: TaskQueue<FindFeatures>,
     open: TaskQueue<OpenProposed>,
     /// The region that was placed last.
@@ -238,18 +250,18 @@ pub(super) struct BaseStage {
 const NEIGHBORS_MAX: usize = 512;
 
 impl BaseStage {
-    /// Returns the stage of a session. `sizes` are the bytes for features of regions that were opened, and the regions in each of its two
-    /// queues.
+    /// Returns the stage of a session. The reader is one of its kind of container.
     pub(super) fn new(
         (session, driver): (SessionId, &Driver),
         choice: Arc<dyn ChooseBases>,
         reader: BaseReader,
-        (features_bytes, depth): (usize, usize),
+        StageSizes { features_bytes, regions, regions_opening }: StageSizes,
     ) -> Self {
-        let opening =
-            OpenProposed { choice: Arc::clone(&choice), reader, opened: Mutex::new(Lru::new(features_bytes)) };
-        let features = driver.queue(FindFeatures(Arc::clone(&choice)), Pool::Compute, depth);
-        Self { session, choice, features, open: driver.queue(opening, Pool::Compute, depth), last: None }
+        let opened = Mutex::new(Lru::new(features_bytes));
+        let opening = OpenProposed { choice: Arc::clone(&choice), reader: reader.clone(), opened };
+        let features = driver.queue(FindFeatures(Arc::clone(&choice)), Pool::Compute, regions);
+        let open = driver.queue(opening, Pool::Compute, regions_opening);
+        Self { session, choice, reader, features, open, last: None }
     }
 
     /// Takes a region that is full. Returns an older one whose bases are chosen, if it is time for that.
@@ -284,6 +296,9 @@ impl BaseStage {
     fn choose(&self, (mut region, features, opened): (Region, RegionFeatures, Vec<OpenedCandidate>)) -> Region {
         let new = NewRegion { chunks: &region.chunks, plain: &region.plain, features: &features };
         let chosen = self.choice.choose(&new, &opened);
+        // Its bases were opened for it just now, and are likely to have gone by the time when a worker compresses it.
+        region.prefix =
+            if chosen.bases.is_empty() { None } else { self.reader.held_prefix(chosen.bases.clone()).map(Box::new) };
         region.chosen = chosen;
         region.samples = samples_of(&features, region.kind());
         region

@@ -33,7 +33,7 @@ use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use base_stages::BaseChoices;
-use base_stages::METADATA_DEPTH;
+use base_stages::{METADATA_COMPRESSING_PART, METADATA_DEPTH};
 pub use bases::{ChooseBases, NewRegion, OpenedCandidate, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
@@ -104,8 +104,8 @@ const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// State of a compressor at the default level with a prefix: tables of 2^18 and 2^17 entries, and a buffer for the worst case.
 const PREFIX_COMPRESSOR_BYTES: usize = 5 * MIB / 2;
-/// The least memory that is worth keeping bases in, with features and directories: plaintexts of seven regions.
-const BASES_BYTES_MIN: usize = 6 * REGION_BYTES;
+/// The least memory that is worth keeping bases in, with features and directories: plaintexts of six regions.
+const BASES_BYTES_MIN: usize = 11 * REGION_BYTES / 2;
 /// The greatest: plaintexts of 72 regions, 18 MiB of features and 18 MiB of directories.
 const BASES_BYTES_MAX: usize = 64 * REGION_BYTES;
 /// Plaintexts of one chain of bases.
@@ -211,33 +211,49 @@ impl Budget {
         WriterLimits { sealing, writing, barrier }
     }
 
-    /// Takes memory of the index of chunks for similar regions and their bases, at most a third of it; nothing if too little were
-    /// left of either. The cache of bases is at most 64 MiB, so that the index of regions grows with the budget.
+    /// Takes memory for similar regions and their bases: what is left of `bytes`, of which the budget was made, and at most a third of the
+    /// memory of the index of chunks; nothing if too little were left of either. The cache of bases is at most 64 MiB, so that the index of regions
+    /// grows with the budget.
     #[must_use]
-    pub fn with_bases(self) -> Self {
+    pub fn with_bases(self, bytes: usize) -> Self {
+        let unused = bytes.saturating_sub(self.memory_bytes());
         let base_chains = (self.index_bytes / 16 / CHAIN_BYTES).clamp(1, self.threads);
         let base_threads = (self.index_bytes / 12 / PREFIX_BYTES).clamp(1, self.threads);
         let budget = Self { base_chains, base_threads, ..self };
-        let share = (budget.index_bytes / 3).saturating_sub(budget.based_bytes());
-        let bases_bytes = (share / 2).min(BASES_BYTES_MAX);
+        let share = budget.index_bytes / 3 + unused;
+        let kept_bytes = share.saturating_sub(budget.based_bytes());
+        let bases_bytes = (kept_bytes / 2).min(BASES_BYTES_MAX);
         if bases_bytes < BASES_BYTES_MIN {
             return self;
         }
-        let similar_bytes = share - bases_bytes;
-        let index_bytes = budget.index_bytes - share - budget.based_bytes();
+        let similar_bytes = kept_bytes - bases_bytes;
+        let index_bytes = budget.index_bytes - budget.index_bytes / 3;
         Self { index_bytes, bases_bytes, similar_bytes, ..budget }
     }
 
-    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions of each kind, the names of
-    /// chunks that are referred to, chains, and prefixes with the states of compressors.
+    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions of each kind, the names
+    /// of chunks that are referred to, chains, bytes of bases, and prefixes with the states of compressors.
     fn based_bytes(&self) -> usize {
-        // Of both kinds of regions.
-        let regions = self.regions_in_flight + 1 + METADATA_DEPTH + 1;
-        let queues = 2 * regions * REGION_BYTES / 2 + REFERRED_BYTES + REFERRED_BYTES / METADATA_REFERRED_PART;
-        // Containers that are sealed read the prefixes of their regions once more.
-        let verified = self.containers_sealing.min(self.threads) * BASES_MAX * REGION_BYTES / 2;
-        let prefixes = self.base_threads * PREFIX_BYTES + verified;
-        queues + self.base_chains * CHAIN_BYTES + prefixes
+        let opening = self.regions_in_flight + 1 + self.regions_opening() + 1 + 2 * (METADATA_DEPTH + 1);
+        let names = REFERRED_BYTES + REFERRED_BYTES / METADATA_REFERRED_PART;
+        // A region that waits to be compressed holds the bytes of its bases.
+        let holding = self.regions_in_flight + 1 + self.metadata_compressing() + 1;
+        let held = holding * BASES_MAX * REGION_BYTES / 2;
+        // `memory_bytes` counts the queue of metadata as long as that of data.
+        let unused = self.regions_in_flight.saturating_sub(self.metadata_compressing()) * REGION_BYTES;
+        let taken = opening * REGION_BYTES / 2 + names + held + self.base_chains * CHAIN_BYTES;
+        (taken + self.base_threads * PREFIX_BYTES).saturating_sub(unused)
+    }
+
+    /// Returns how many regions of metadata are compressed at the same time in a backup with bases.
+    pub(crate) fn metadata_compressing(&self) -> usize {
+        (self.regions_in_flight / METADATA_COMPRESSING_PART).max(1)
+    }
+
+    /// Returns for how many regions similar ones are opened at the same time: few, so that those are still in memory when bases are chosen
+    /// among them.
+    pub(crate) fn regions_opening(&self) -> usize {
+        self.regions_in_flight.min(self.threads + 1)
     }
 
     /// Returns how many of `threads` threads a budget can keep supplied.
@@ -285,7 +301,7 @@ mod tests {
                 let budget = Budget::of(mebibytes * MIB, threads);
                 assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
                 assert!(12 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
-                let with = budget.with_bases();
+                let with = budget.with_bases(mebibytes * MIB);
                 assert!(with.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {with:?}");
                 assert!(budget.index_bytes / 2 <= with.index_bytes, "{with:?}");
                 // docs/manual/src/similar.md

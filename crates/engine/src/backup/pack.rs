@@ -11,7 +11,7 @@ use crate::backup::base_stages::{BaseChoices, BaseStages};
 use crate::backup::bases::{Neighbors, NoNeighbors};
 use crate::backup::cut::CutBlock;
 use crate::compress::{Compression, Compressor};
-use crate::container::compress_region::CompressRegion;
+use crate::container::compress_region::{CompressRegion, tables_of};
 use crate::container::{Assigned, Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
@@ -61,14 +61,14 @@ impl PackStage {
         choices: &BaseChoices,
     ) -> Self {
         let bases = BaseStages::new((store, session, driver), choices, compression, budget);
-        let task = CompressRegion::new(compression);
+        let tables = tables_of(store.config.format);
+        let task = CompressRegion::new(compression).with_tables(tables);
         let permits = Arc::new(Permits::new(budget.base_threads));
         let line = |kind| {
             let form = (store.config.format, kind);
             let packer = Packer::new(session.id, form, store.config.container_bytes, compression);
-            let compress =
-                driver.queue(bases.compressing(task.clone(), kind, &permits), Pool::Compute, budget.regions_in_flight);
-            Line { region: Region::default(), compress, packer }
+            let (task, depth) = bases.compressing(task.clone(), kind, (&permits, budget));
+            Line { region: Region::default(), compress: driver.queue(task, Pool::Compute, depth), packer }
         };
         Self {
             region_bytes: store.config.region_bytes,
@@ -76,7 +76,7 @@ impl PackStage {
             data: line(ContainerKind::Data),
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
-            compressor: Compressor::default(),
+            compressor: Compressor::with_tables(tables),
             writer: ContainerWriter::new(store, session, driver, budget.writer_limits(), bases.reader()),
             bases,
             assigned: Vec::new(),

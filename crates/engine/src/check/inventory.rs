@@ -1,11 +1,14 @@
 //! Every container, and every chunk that is in one.
 
 mod gone;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::bitmap::Bitmap;
 use crate::check::CheckRequest;
+use crate::check::compared::Compared;
 use crate::check::comparing::{self, CompareNames};
 use crate::check::condition::{Conditions, Judged};
 use crate::check::findings::Findings;
@@ -17,12 +20,13 @@ use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
 use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
+use crate::object::FormatVersion;
 use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName, Prefix};
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Ordered, Task};
 use crate::spill::SpillMap;
 use crate::store::Store;
-use crate::store::base_reader::BaseReader;
+use crate::store::base_reader::{BaseReader, ObserveBases};
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::Containers;
 use crate::store::view::{View, ViewMemory};
@@ -38,6 +42,10 @@ const ADVICE_LOST: &str = "run backup again: what is still in the source is stor
 const INSPECTED_IN_FLIGHT: usize = 4;
 /// Copies of a container that reading it takes: its bytes, the sealed and the opened region, its directories.
 const COPIES: usize = 3;
+/// Shares of the memory: one of 4 keeps bases, and one of 16 holds the chains of those that are read. Containers that are read whole and
+/// references are not followed at the same time, so that all shares fit.
+const BASES_SHARE: usize = 4;
+const CHAINS_SHARE: usize = 16;
 /// Number that stands for a container that was not there at first.
 const NO_CONTAINER: u32 = u32::MAX;
 
@@ -48,6 +56,8 @@ pub(super) struct Counts {
     pub(super) bytes_read: u64,
     pub(super) chunks: u64,
     pub(super) chunks_read: u64,
+    /// Those aside that were opened as bases.
+    regions_read: u64,
 }
 
 /// The chunks that can be restored, and the findings about others.
@@ -64,6 +74,8 @@ pub(super) struct Inventory<'a> {
     view: View,
     /// Finds and reads the bases of regions.
     bases: BaseReader,
+    /// Regions that were compared when they were read as bases; `None` in a repository without bases.
+    compared: Option<Arc<Compared>>,
     /// Containers that were gone when they were to be examined.
     vanished: Vec<ContainerName>,
     pub(super) counts: Counts,
@@ -115,6 +127,11 @@ impl<'a> Inventory<'a> {
         let mut sessions: BTreeSet<SessionId> = listed.sessions().collect();
         sessions.extend(quarantined.keys().map(|name| name.id.session));
         crate::check::objects::check_container_sessions(store, findings, history, &sessions);
+        let has_bases = store.config.format != FormatVersion::V1;
+        let compared = has_bases.then(|| Arc::new(Compared::new(store, &listed)));
+        let observer = compared.clone().map(|compared| compared as Arc<dyn ObserveBases>);
+        let chains = request.memory_bytes / CHAINS_SHARE / BaseReader::chain_bytes(store);
+        let chains = chains.clamp(1, request.driver.compute_count());
         let mut inventory = Self {
             store,
             findings,
@@ -122,7 +139,9 @@ impl<'a> Inventory<'a> {
             removed: history.removed.clone(),
             finals: history.finals.clone(),
             view: View::new(store, &listed, &request.scratch, ViewMemory { directories: 0, moved: 0 }),
-            bases: BaseReader::new(store, &listed, request.memory_bytes / 16),
+            bases: BaseReader::with_chains(store, &listed, request.memory_bytes / BASES_SHARE, chains)
+                .observed_by(observer),
+            compared,
             vanished: Vec::new(),
             counts: Counts::default(),
             listed: listed.without(&history.removed),
@@ -165,13 +184,14 @@ impl<'a> Inventory<'a> {
         let mut inspect =
             driver.queue(Inspect { store: store.clone(), bases: bases.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.queue(ReadWhole { store: store.clone() }, Pool::Wait, depth);
-        let queue = driver.queue(Verify { store: store.clone(), bases, pool }, Pool::Compute, depth);
+        let task = Verify { store: store.clone(), bases, pool, compared: self.compared.clone() };
+        let queue = driver.queue(task, Pool::Compute, depth);
         let mut verify = CompareNames::new(queue, Arc::clone(&store.keys), work);
         let mut sample = Sample::new(request, &*store.host, listed.len(), store.config.container_bytes)?;
         monitor.stage(Items::Containers, listed.len() as u64);
-        let mut last = None;
-        for name in listed.names() {
-            let name = name?;
+        let (mut last, mut later) = (None, Bitmap::default());
+        for number in listed.numbers() {
+            let name = listed.name(number)?;
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
@@ -180,15 +200,20 @@ impl<'a> Inventory<'a> {
                 self.conditions.fault(name.id);
             }
             // The sample counts all of them.
-            let examined = if sample.takes(name.id) || whole.contains(&name.id) {
+            let is_whole = sample.takes(name.id) || whole.contains(&name.id);
+            let examined = if !is_whole {
+                inspect.push(name)
+            } else if self.compared.is_none() {
                 read.push(name).and_then(|whole| verify.push(whole))
             } else {
-                inspect.push(name)
+                later.insert(number.0);
+                None
             };
             if let Some(examined) = examined {
                 self.take(examined, monitor)?;
             }
         }
+        self.read_by_bases((listed, later), (&mut read, &mut verify), (driver, monitor))?;
         for whole in read.drain() {
             if let Some(examined) = verify.push(whole) {
                 self.take(examined, monitor)?;
@@ -314,6 +339,7 @@ impl<'a> Inventory<'a> {
         extent.bytes += contents.len;
         self.counts.bytes_read += contents.bytes_read;
         self.counts.chunks_read += contents.chunks_read;
+        self.counts.regions_read += contents.regions_read;
         monitor.advance(contents.bytes_read, 0);
         let (mut number, known) = (None, self.findings.len());
         for problem in &contents.problems {

@@ -18,6 +18,7 @@ use crate::store::{MetadataReader, Store};
 use crate::types::{ContainerId, Fingerprint, SessionId};
 
 mod affected;
+mod compared;
 mod comparing;
 mod condition;
 mod config;
@@ -28,6 +29,7 @@ mod listing;
 mod loading;
 mod manifests;
 mod objects;
+mod order;
 mod references;
 pub(crate) mod remembered_heads;
 mod sample;
@@ -128,6 +130,8 @@ pub struct CheckReport {
     pub bytes_read: u64,
     /// Chunks whose bytes were compared with their names.
     pub chunks_read: u64,
+    /// Regions that were opened for that, and as bases of others; one that was opened twice counts twice.
+    pub regions_read: u64,
     /// Files left over by sessions that were interrupted. They are harmless.
     pub leftovers: u64,
     /// Containers whose bytes are damaged, of those that were looked at.
@@ -185,6 +189,7 @@ pub fn check_with(
     report.chunks = inventory.counts.chunks;
     report.chunks_read = inventory.counts.chunks_read;
     report.bytes_read = inventory.counts.bytes_read;
+    report.regions_read = inventory.regions_read();
     report.quarantined = inventory.quarantined;
     report.damaged = std::mem::take(&mut inventory.damaged);
     report.unreadable = std::mem::take(&mut inventory.unreadable);

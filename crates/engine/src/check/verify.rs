@@ -1,20 +1,23 @@
 //! Reads containers: either their directories, or every byte.
 
+use std::sync::Arc;
+
 use onefold_accel::device::Pool;
 
+use crate::check::compared::Compared;
 use crate::check::findings::problem_of;
 use crate::check::loading::Loading;
 use crate::codec::len_u32;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::inspect;
+use crate::container::reader::{OpenedRegion, inspect};
 use crate::container::trailer::{CHECKSUM_OFFSET, TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::pipeline::Task;
 use crate::store::Store;
 use crate::store::base_reader::BaseReader;
-use crate::types::{Chunk, ChunkKind};
+use crate::types::{Chunk, ChunkKind, RegionId};
 
 /// A chunk as a container holds it.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Contents {
     pub(super) chunks: Vec<FoundChunk>,
     /// Chunks whose bytes were read and compared with their names.
     pub(super) chunks_read: u64,
+    /// Regions that were opened for that, those aside that are kept as bases.
+    pub(super) regions_read: u64,
     /// Bytes read of the object, where all were.
     pub(super) bytes_read: u64,
     /// True if the fingerprints of some chunks are lost.
@@ -117,6 +122,8 @@ pub(super) struct Verify {
     pub(super) pool: Option<Pool>,
     /// Reads the bases of regions.
     pub(super) bases: BaseReader,
+    /// Regions that were right when they were read as bases; `None` in a repository without bases.
+    pub(super) compared: Option<Arc<Compared>>,
 }
 
 impl Task for Verify {
@@ -125,17 +132,13 @@ impl Task for Verify {
 
     fn run(&self, (name, bytes): Self::In) -> Opened {
         let mut loading = Loading::new(self.pool.clone());
-        let contents = bytes.and_then(|bytes| verify((&self.store, &self.bases), &name, &bytes, &mut loading));
+        let contents = bytes.and_then(|bytes| verify(self, &name, &bytes, &mut loading));
         Opened { examined: Examined { name, contents }, loading }
     }
 }
 
-fn verify(
-    (store, bases): (&Store, &BaseReader),
-    name: &ContainerName,
-    bytes: &[u8],
-    loading: &mut Loading,
-) -> Result<Contents> {
+fn verify(task: &Verify, name: &ContainerName, bytes: &[u8], loading: &mut Loading) -> Result<Contents> {
+    let store = &task.store;
     let mut problems = Vec::new();
     if blake3::hash(bytes) != name.checksum {
         problems.push("damaged: its bytes are not those that it was named after".to_owned());
@@ -160,11 +163,76 @@ fn verify(
     if !is_padding_empty(&whole.reader, bytes) {
         contents.problems.push("damaged: its padding is not empty".to_owned());
     }
-    let mut buffers = (Vec::new(), Vec::new(), Compressor::default());
+    // These are the bytes from which regions were read before, in parts.
+    let compared = task.compared.as_deref().filter(|_| contents.problems.is_empty());
+    let reading = Reading {
+        bases: &task.bases,
+        store,
+        reader: &whole.reader,
+        bytes,
+        // Regions with bases are likely bases of later ones.
+        is_shared: compared.is_some() && whole.reader.directory.regions.iter().any(|region| !region.bases.is_empty()),
+        compared,
+    };
+    let mut buffers = Buffers::default();
     for region in 0..u32::try_from(whole.reader.directory.regions.len()).unwrap_or(0) {
-        contents.verify_region((store, bases), &whole.reader, region, bytes, &mut buffers, loading)?;
+        contents.verify_region(&reading, region, &mut buffers, loading)?;
     }
     Ok(contents)
+}
+
+/// A container that is read whole.
+struct Reading<'a> {
+    store: &'a Store,
+    bases: &'a BaseReader,
+    reader: &'a ContainerReader,
+    bytes: &'a [u8],
+    /// Regions that were compared as bases of others, if the container's bytes are right.
+    compared: Option<&'a Compared>,
+    /// True if its regions are kept for others that depend on them.
+    is_shared: bool,
+}
+
+/// Buffers for opening a region, used again for the next.
+#[derive(Default)]
+struct Buffers {
+    sealed: Vec<u8>,
+    plain: Vec<u8>,
+    compressor: Compressor,
+}
+
+impl Reading<'_> {
+    fn is_compared(&self, region: u32) -> bool {
+        self.compared.is_some_and(|compared| compared.contains(&self.reader.name, region))
+    }
+
+    /// Opens a region. The outer error is that of a base.
+    fn open<'a>(&self, region: u32, buffers: &'a mut Buffers) -> Result<Result<OpenedRegion<'a>>> {
+        let id = RegionId { container: self.reader.name.id, region };
+        if self.is_shared
+            && let Some(plain) = self.bases.held(id)
+        {
+            return Ok(Ok(OpenedRegion::Shared(plain)));
+        }
+        let prefix = self.bases.prefix_of(self.reader, region)?;
+        let Buffers { sealed, plain, compressor } = buffers;
+        sealed.clear();
+        let stored = self.reader.region_range(region).and_then(|(offset, len)| {
+            let start = usize::try_from(offset).ok()?;
+            self.bytes.get(start..start.checked_add(len as usize)?)
+        });
+        sealed.extend_from_slice(stored.unwrap_or_default());
+        if self.is_shared {
+            let open = |compressor: &mut Compressor| {
+                let mut plain = Vec::new();
+                self.reader.open_region(region, &prefix, sealed, compressor, &mut plain)?;
+                Ok(plain)
+            };
+            return Ok(self.bases.share(self.reader, region, open).map(OpenedRegion::Shared));
+        }
+        let opened = self.reader.open_region(region, &prefix, sealed, compressor, plain);
+        Ok(opened.map(|()| OpenedRegion::Own(plain)))
+    }
 }
 
 impl Contents {
@@ -209,34 +277,48 @@ impl Contents {
         self.problems.insert(position.min(self.problems.len()), not_its_name(number));
     }
 
-    /// Opens a region and compares every chunk with its name.
+    /// Lists the chunks of a region that was compared.
+    fn list_compared(&mut self, reader: &ContainerReader, region: u32) {
+        for chunk in reader.directory.chunks.get(reader.chunks_of(region)).unwrap_or_default() {
+            if let Some(fingerprint) = chunk.fingerprint {
+                let len = chunk.len.saturating_sub(chunk.hints_len);
+                self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound: true });
+                self.chunks_read += 1;
+            }
+        }
+    }
+
+    /// Opens a region and compares every chunk with its name, unless that was done when it was read as a base.
     fn verify_region(
         &mut self,
-        (store, bases): (&Store, &BaseReader),
-        reader: &ContainerReader,
+        reading: &Reading<'_>,
         region: u32,
-        bytes: &[u8],
-        (sealed, plain, compressor): &mut (Vec<u8>, Vec<u8>, Compressor),
+        buffers: &mut Buffers,
         loading: &mut Loading,
     ) -> Result<()> {
-        sealed.clear();
-        let stored = reader.region_range(region).and_then(|(offset, len)| {
-            let start = usize::try_from(offset).ok()?;
-            bytes.get(start..start.checked_add(len as usize)?)
-        });
-        sealed.extend_from_slice(stored.unwrap_or_default());
-        let is_open = match bases.prefix_of(reader, region) {
-            Ok(prefix) => {
-                let opened = reader.open_region(region, &prefix, sealed, compressor, plain);
+        let Reading { store, reader, .. } = *reading;
+        if reading.is_compared(region) {
+            self.list_compared(reader, region);
+            return Ok(());
+        }
+        let opened = match reading.open(region, buffers) {
+            Ok(opened) => {
                 self.problems.extend(opened.as_ref().err().map(problem_of));
-                opened.is_ok()
+                opened.ok()
             }
             Err(error) => {
                 self.lack_base(error)?;
-                false
+                None
             }
         };
-        let mut rest = if is_open { plain.as_slice() } else { &[] };
+        // One that was opened for others, too.
+        if reading.is_compared(region) {
+            self.list_compared(reader, region);
+            return Ok(());
+        }
+        let is_open = opened.is_some();
+        self.regions_read += u64::from(matches!(opened, Some(OpenedRegion::Own(_))));
+        let mut rest = opened.as_ref().map(OpenedRegion::plain).unwrap_or_default();
         for number in reader.chunks_of(region) {
             let Some(chunk) = reader.directory.chunks.get(number) else { continue };
             let len = chunk.len.saturating_sub(chunk.hints_len);

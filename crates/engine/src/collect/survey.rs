@@ -108,7 +108,15 @@ impl Survey<'_> {
         found: Option<&'a mut SpillMap>,
         hinted: &'a mut Hinted,
     ) -> Result<HintRefresher<'a>> {
-        let owner = self.session.as_ref().map_or(SessionId([0; 16]), |session| session.id);
+        let owner = match &self.session {
+            Some(session) => session.id,
+            // Hints with another id have another length once they are compressed, so it is drawn as a session's is.
+            None => {
+                let mut id = [0; 16];
+                self.store.host.random(&mut id)?;
+                SessionId(id)
+            }
+        };
         let memory_bytes = (self.memory() / 16).max(HintRefresher::BYTES_MIN);
         HintRefresher::new((self.store, &self.request.scratch, owner), listed, given_up, found, hinted, memory_bytes)
     }

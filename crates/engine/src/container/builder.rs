@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::compress::{Algorithm, Compression, Compressor};
 use crate::container::bases::{Base, Bases};
-use crate::container::directory::{CHUNKS_MAX, Form, REGIONS_MAX, Shape, Side, sealed_len};
+use crate::container::directory::{CHUNKS_MAX, DirectoryChunk, Form, REGIONS_MAX, Shape, Side, sealed_len};
 use crate::container::trailer::TRAILER_LEN;
 use crate::crypto::TAG_LEN;
 use crate::object::header::{FormatVersion, HEADER_LEN};
@@ -25,6 +25,14 @@ pub struct RegionChunk {
     pub hints_len: u32,
     /// Position of the chunk in the stream.
     pub sequence: Sequence,
+}
+
+impl RegionChunk {
+    /// Returns how a directory names it.
+    pub(crate) fn named(&self) -> DirectoryChunk {
+        let &Self { chunk, kind, hints_len, .. } = self;
+        DirectoryChunk { fingerprint: Some(chunk.fingerprint), kind, len: chunk.len, hints_len }
+    }
 }
 
 /// An anchor of a region.
@@ -77,11 +85,13 @@ pub struct Region {
     pub(crate) algorithm: Option<Algorithm>,
     /// Length of the plaintext.
     pub(crate) plain_len: u32,
-    /// CRC-32C of what is stored, from before it was last decompressed and compared with its fingerprints. `None` for new
-    /// regions, which are compared when they are sealed.
+    /// Checksum of what is stored and of its bases, from before it was last decompressed and compared with its fingerprints. `None` for new
+    /// regions without bases, which are compared when they are sealed.
     pub(crate) compared: Option<u32>,
     /// Regions that were chosen as bases, until it is compressed.
     pub(crate) chosen: ChosenBases,
+    /// Those bases and their bytes, if these were in memory when they were chosen, until it is compressed.
+    pub(crate) prefix: Option<Box<(Bases, Arc<Vec<u8>>)>>,
     /// Anchors by which it may be found as a base, with the chunks that they are of.
     pub(crate) samples: Vec<ChunkSample>,
     /// The regions that it was compressed against.
@@ -169,7 +179,7 @@ impl Region {
 
     /// Compresses the plaintext.
     pub fn compress(&mut self, compressor: &mut Compressor, compression: Compression) {
-        self.bases = Bases::default();
+        (self.bases, self.compared) = (Bases::default(), None);
         self.algorithm = Some(compressor.compress(compression, &self.plain, &mut self.compressed));
     }
 
@@ -244,7 +254,7 @@ impl Region {
         self.algorithm = self.algorithm.filter(|algorithm| *algorithm == Algorithm::None);
         let (algorithm, plain_len) = (self.algorithm, self.plain_len - head_len);
         self.plain_len = head_len;
-        self.bases = Bases::default();
+        (self.bases, self.compared) = (Bases::default(), None);
         self.compressed.clear();
         let (kept, samples): (Vec<_>, Vec<_>) =
             self.samples.drain(..).partition(|sample| usize::from(sample.chunk) < count);

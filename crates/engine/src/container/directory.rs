@@ -54,7 +54,7 @@ impl RegionEntry {
         let plain_len = self.plain_len as usize;
         match self.algorithm {
             Algorithm::ZstdBased => {
-                Compressor::decompress_against(prefix, stored, plain_len, scratch).then_some(scratch.as_slice())
+                compressor.decompress_against(prefix, stored, plain_len, scratch).then_some(scratch.as_slice())
             }
             algorithm => compressor.plaintext(algorithm, stored, plain_len, scratch),
         }

@@ -8,7 +8,7 @@ use crate::codec::DecodeError;
 use crate::compress::{Algorithm, Compressor};
 use crate::container::bases::{Bases, ChunkRun};
 use crate::container::directory::{Directory, Form, RegionEntry, RegionSample, Side, sealed_len};
-use crate::container::seal::{padme, region_aad};
+use crate::container::seal::{Plaintext, padme, region_aad};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
@@ -48,6 +48,24 @@ pub struct ContainerReader {
     chunk_offsets: Vec<u32>,
     /// Chunk numbers, sorted by fingerprint, once one is looked for; empty after a back directory.
     by_fingerprint: OnceLock<Vec<u32>>,
+}
+
+/// A region that is open.
+#[derive(Debug)]
+pub(crate) enum OpenedRegion<'a> {
+    /// In buffers.
+    Own(&'a [u8]),
+    /// In a cache, too.
+    Shared(Plaintext),
+}
+
+impl OpenedRegion<'_> {
+    pub(crate) fn plain(&self) -> &[u8] {
+        match self {
+            Self::Own(plain) => plain,
+            Self::Shared(plain) => plain,
+        }
+    }
 }
 
 /// A container's header, checked.
@@ -281,7 +299,7 @@ impl ContainerReader {
         let (entry, stored) = self.unseal_region(region, sealed)?;
         let plain_len = entry.plain_len as usize;
         let is_whole = match entry.algorithm {
-            Algorithm::ZstdBased => Compressor::decompress_against(prefix, stored, plain_len, plain),
+            Algorithm::ZstdBased => compressor.decompress_against(prefix, stored, plain_len, plain),
             algorithm => compressor.decompress(algorithm, stored, plain_len, plain),
         };
         if is_whole { Ok(()) } else { Err(self.wrong_region(region, "does not decompress")) }

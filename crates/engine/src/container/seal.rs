@@ -41,6 +41,9 @@ pub(crate) fn region_aad(format: FormatVersion, header: &[u8], region: &RegionEn
     aad
 }
 
+/// The plaintext of a region, or a prefix, which several threads read. A buffer that was decompressed into is not copied.
+pub(crate) type Plaintext = Arc<Vec<u8>>;
+
 /// Reads bases for regions that are compressed and verified.
 pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
     /// Returns the list of bases of a region that is to be compressed against these; `None` if they, or the bases of
@@ -48,7 +51,11 @@ pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
     fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>>;
 
     /// Returns the plaintexts of some regions, one after the other.
-    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>>;
+    fn prefix(&self, bases: &Bases) -> Result<Plaintext>;
+
+    /// Returns true if the chunks of the plaintext of a region in a container of this kind, and those of the prefix that it was decompressed
+    /// with, have their fingerprints.
+    fn is_right(&self, named: (ContainerKind, &[RegionChunk]), plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool;
 }
 
 /// Rounds a length up to one of few: to a multiple of a power of two that loses at most 12%, less for longer ones.
@@ -184,24 +191,10 @@ impl Sealer {
             None => return Err("lost the bases of a region"),
             Some(bases) => Some(bases.prefix(&region.bases).map_err(|_| "lost the bases of a region")?),
         };
-        let plain = region.plaintext(prefix.as_deref().unwrap_or_default(), opened, compressor, scratch);
-        let mut rest = plain.ok_or("broke a compressed region")?;
-        let mut contents = Vec::with_capacity(named.len());
-        for chunk in named {
-            let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or("lost a chunk")?;
-            contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
-            rest = tail;
-        }
-        let mut fingerprints = Vec::with_capacity(named.len());
-        match reading.kind {
-            ContainerKind::Data => fingerprint_batch(reading.keys, contents.into_iter(), &mut fingerprints),
-            ContainerKind::Metadata => {
-                let each = named.iter().zip(contents);
-                fingerprints.extend(each.map(|(chunk, content)| reading.keys.fingerprint(chunk.kind, content)));
-            }
-        }
-        let is_same = named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.into_iter().map(Some));
-        is_same.then_some(()).ok_or("changed a chunk")
+        let plain =
+            region.plaintext(prefix.as_deref().map(Vec::as_slice).unwrap_or_default(), opened, compressor, scratch);
+        let plain = plain.ok_or("broke a compressed region")?;
+        compare_chunks((reading.keys, reading.kind), named, plain)
     }
 
     /// Reads a sealed region back and compares its checksum.
@@ -214,7 +207,7 @@ impl Sealer {
         sealed: &[u8],
     ) -> std::result::Result<(), &'static str> {
         self.open(reading, counter, region, sealed)?;
-        (crc32c::crc32c(&self.opened) == checksum).then_some(()).ok_or("changed a region")
+        (checksum_of(&self.opened, &region.bases) == checksum).then_some(()).ok_or("changed a region")
     }
 
     /// Opens a sealed region into `opened`.
@@ -230,6 +223,45 @@ impl Sealer {
         let opening = reading.key.open_into(Domain::Region, counter, &aad, sealed, &mut self.opened);
         opening.map_err(|_| "broke a seal")
     }
+}
+
+/// Returns the checksum by which a region is recognized that was compared with its fingerprints: of its stored form, and of its bases.
+pub(crate) fn checksum_of(stored: &[u8], bases: &Bases) -> u32 {
+    let checksum = crc32c::crc32c(stored);
+    if bases.is_empty() {
+        return checksum;
+    }
+    let mut encoded = Vec::new();
+    bases.encode(&mut encoded);
+    crc32c::crc32c_append(checksum, &encoded)
+}
+
+/// Compares the chunks of a plaintext with the names that a directory gives them.
+pub(crate) fn compare_chunks(
+    (keys, kind): (&Keys, ContainerKind),
+    named: &[DirectoryChunk],
+    plain: &[u8],
+) -> std::result::Result<(), &'static str> {
+    let mut rest = plain;
+    let mut contents = Vec::with_capacity(named.len());
+    for chunk in named {
+        let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or("lost a chunk")?;
+        contents.push(stored.get(..stored.len().saturating_sub(chunk.hints_len as usize)).unwrap_or_default());
+        rest = tail;
+    }
+    if !rest.is_empty() {
+        return Err("lost a chunk");
+    }
+    let mut fingerprints = Vec::with_capacity(named.len());
+    match kind {
+        ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),
+        ContainerKind::Metadata => {
+            let each = named.iter().zip(contents);
+            fingerprints.extend(each.map(|(chunk, content)| keys.fingerprint(chunk.kind, content)));
+        }
+    }
+    let is_same = named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.into_iter().map(Some));
+    is_same.then_some(()).ok_or("changed a chunk")
 }
 
 fn faulty(container: ContainerId, what: &str) -> Error {
@@ -302,9 +334,7 @@ fn directory_of(builder: &ContainerBuilder) -> Directory {
             chunk_count: len_u32(region.chunks.len()),
             bases: region.bases.clone(),
         });
-        directory.chunks.extend(region.chunks.iter().map(|&RegionChunk { chunk, kind, hints_len, .. }| {
-            DirectoryChunk { fingerprint: Some(chunk.fingerprint), kind, len: chunk.len, hints_len }
-        }));
+        directory.chunks.extend(region.chunks.iter().map(RegionChunk::named));
     }
     for (number, region) in (0u16..).zip(&builder.regions) {
         let start = directory.samples.len();

@@ -196,7 +196,11 @@ impl<'a> Backup<'a> {
         let parent = if self.reads_everything || is_stream { None } else { parent(repository, &hostname, &paths)? };
         let (uid, gid) = os_identity::user_ids();
         let budget = repository.resources.budget();
-        let budget = if repository.store.uses_similarity() { budget.with_bases() } else { budget };
+        let budget = if repository.store.uses_similarity() {
+            budget.with_bases(repository.resources.memory_bytes)
+        } else {
+            budget
+        };
         let preset = self.preset.unwrap_or_else(|| repository.cache.cache.index_preset());
         let options = BackupOptions {
             roots,

@@ -8,6 +8,7 @@ use crate::identify::exact::stream_queue::{QUEUE_MIN, WAITING_BYTES};
 use crate::identify::locality::arrival_log::{COPY_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES, WINDOW_RECORDS};
 use crate::identify::locality::frame::FRAME_BYTES;
 use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
+use crate::identify::schedule::adaptive::POOLS_PENDING;
 use crate::identify::schedule::planner::PLANNING_BYTES;
 use crate::identify::segmenting::Segmenting;
 use crate::kv::{
@@ -35,8 +36,7 @@ pub enum Schedule {
         /// As in [`Schedule::Lazy`].
         threshold: u32,
     },
-    /// As the plan that would have cost least on the recent stream: it chooses how many chunks wait, which of them are looked
-    /// up first, and how much is read around a hit.
+    /// As a pool, or as the plan that would have cost least on the recent stream: it says what waits, and what is read.
     Adaptive,
 }
 
@@ -489,7 +489,8 @@ impl IndexOptions {
     /// Returns how many different chunks of a bucket, or of the pool, start a lookup.
     pub(crate) fn threshold(&self) -> usize {
         let threshold = match self.schedule {
-            Schedule::Eager | Schedule::Adaptive => 1,
+            Schedule::Eager => 1,
+            Schedule::Adaptive => u32::try_from(self.pending_max / POOLS_PENDING).unwrap_or(u32::MAX),
             Schedule::Lazy { threshold } | Schedule::Exhaustive { threshold } => threshold,
             Schedule::Pool { candidates } => candidates,
         };

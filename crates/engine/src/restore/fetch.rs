@@ -1,16 +1,19 @@
-//! Fetching chunks: a window of references reads each of its regions once, several at a time.
+//! Fetching chunks: a window of references reads each of its regions once, several at a time, in the order of a plan.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::container::ContainerReader;
 use crate::container::bases::BASES_MAX;
 use crate::container::reader::ChunkPosition;
+use crate::container::seal::Plaintext;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::FormatVersion;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
 use crate::restore::locate::Locator;
+use crate::restore::plan::{Needed, Step, plan};
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
@@ -19,32 +22,49 @@ use crate::store::container_set::Containers;
 use crate::store::metadata::Scratch;
 use crate::store::recipe_cursor::HintedChunk;
 use crate::store::view::{Near, ViewMemory};
-use crate::types::ContainerId;
+use crate::types::{ContainerId, RegionId};
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
-/// Share of the memory that keeps bases in a repository of format 2: one of 16, taken from that of other regions.
-const BASES_SHARE: usize = 16;
+/// Shares of the memory in sixteenths, besides four for regions that workers have open, one for chunks that have moved, and one for chunks that are
+/// looked for everywhere.
+struct Shares {
+    /// Directories.
+    directories: usize,
+    /// Regions of which later windows want more.
+    regions: usize,
+    /// Such regions before they are in the cache.
+    kept: usize,
+    /// Bases of regions, with directories of their containers.
+    bases: usize,
+    /// Chains of bases that are read.
+    chains: usize,
+}
+
+const SHARES: Shares = Shares { directories: 4, regions: 4, kept: 2, bases: 0, chains: 0 };
+/// In a repository whose regions may have bases.
+const SHARES_WITH_BASES: Shares = Shares { directories: 3, regions: 4, kept: 1, bases: 2, chains: 1 };
+
 /// Windows under way.
 const WINDOWS_MAX: usize = 2;
 
 /// Fetches data chunks.
 pub struct Fetcher {
     locator: Locator,
-    regions: Lru<RegionKey, Arc<[u8]>>,
+    regions: Lru<RegionKey, Plaintext>,
     task: OpenRegion,
     queue: TaskQueue<OpenRegion>,
     /// Windows of which regions are under way.
     windows: usize,
-    /// Regions read from disk.
-    pub(crate) regions_read: u64,
+    /// True if regions may have bases.
+    has_bases: bool,
     /// Chunks whose first copy is damaged, and which were fetched from another container.
     pub(crate) chunks_recovered: u64,
 }
 
 impl std::fmt::Debug for Fetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fetcher").field("regions_read", &self.regions_read).finish_non_exhaustive()
+        f.debug_struct("Fetcher").field("regions_read", &self.regions_read()).finish_non_exhaustive()
     }
 }
 
@@ -57,21 +77,24 @@ impl Fetcher {
         driver: &Driver,
         memory_bytes: usize,
     ) -> Self {
+        let has_bases = store.config.format != FormatVersion::V1;
         // Whoever works on a region holds it sealed and open, and in format 2 its bases.
-        let copies = if store.config.format == FormatVersion::V1 { 2 } else { 2 + BASES_MAX };
+        let copies = if has_bases { 2 + BASES_MAX } else { 2 };
         let opened = memory_bytes / 4 / (copies * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
-        let bases_bytes = if store.config.format == FormatVersion::V1 { 0 } else { memory_bytes / BASES_SHARE };
-        let bases = BaseReader::new(store, containers, bases_bytes);
-        let task = OpenRegion::new(store, bases.clone(), memory_bytes / 8);
-        let memory = ViewMemory { directories: memory_bytes / 4, moved: memory_bytes / 16 };
+        let shares = if has_bases { SHARES_WITH_BASES } else { SHARES };
+        let bytes = |share: usize| memory_bytes / 16 * share;
+        let chains = (bytes(shares.chains) / BaseReader::chain_bytes(store)).clamp(1, driver.compute_count());
+        let bases = BaseReader::with_chains(store, containers, bytes(shares.bases), chains);
+        let task = OpenRegion::new(store, bases.clone(), bytes(shares.kept));
+        let memory = ViewMemory { directories: bytes(shares.directories), moved: bytes(1) };
         Self {
-            locator: Locator::new(store, containers, scratch, memory, memory_bytes / 16).with_bases(bases),
-            regions: Lru::new(memory_bytes / 4 - bases_bytes),
+            locator: Locator::new(store, containers, scratch, memory, bytes(1)).with_bases(bases),
+            regions: Lru::new(bytes(shares.regions)),
             queue: driver.queue(task.clone(), Pool::Compute, depth),
             task,
             windows: 0,
-            regions_read: 0,
+            has_bases,
             chunks_recovered: 0,
         }
     }
@@ -79,6 +102,11 @@ impl Fetcher {
     /// Returns the number of directories of data containers that were read so far.
     pub(crate) fn directories_read(&self) -> u64 {
         self.locator.directories_read()
+    }
+
+    /// Returns the number of regions that were read so far, and how often each.
+    pub(crate) fn regions_read(&self) -> u64 {
+        self.task.regions_read()
     }
 
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
@@ -90,23 +118,29 @@ impl Fetcher {
         let (window, located): (_, Arc<[Located]>) = (Arc::new(Window { wanted, sink }), located.into());
         while WINDOWS_MAX <= self.windows && self.wait() {}
         self.windows += usize::from(!located.is_empty());
-        let mut start = 0;
-        for of_region in located.chunk_by(|before, after| before.key == after.key) {
-            let Some(key) = of_region.first().map(|located| located.key) else { continue };
+        let (needed, ranges) = self.needed(&located);
+        let steps = plan(&needed);
+        let last = steps.last().map(|step| step.index);
+        for Step { index, is_base } in steps {
+            let (Some(Needed { region, .. }), Some(range)) = (needed.get(index), ranges.get(index)) else { continue };
+            let (key, range) = ((region.container, region.region), range.clone());
             if window.sink.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            let range = start..start + of_region.len();
-            start = range.end;
-            let (window, is_last) = (Arc::clone(&window), start == located.len());
-            match self.source(key) {
+            let (window, is_last) = (Arc::clone(&window), Some(index) == last);
+            match self.source(key, is_base) {
                 Ok((container, source)) => {
                     let located = Arc::clone(&located);
                     self.submit(RegionJob { window, located, range, container, source, is_last });
                 }
                 Err(error) => {
                     let error = Error::RegionUnreadable { source: Box::new(error) };
-                    let lost = of_region.iter().map(|located| (located.number, error.clone())).collect();
+                    let lost = located
+                        .get(range)
+                        .unwrap_or_default()
+                        .iter()
+                        .map(|located| (located.number, error.clone()))
+                        .collect();
                     self.take_done(RegionDone {
                         window,
                         key,
@@ -120,6 +154,26 @@ impl Fetcher {
             }
         }
         Ok(())
+    }
+
+    /// Returns the regions of a window with what a plan needs to know of them, and the chunks of each.
+    fn needed(&mut self, located: &[Located]) -> (Vec<Needed>, Vec<Range<usize>>) {
+        let (mut needed, mut ranges) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        for of_region in located.chunk_by(|before, after| before.key == after.key) {
+            let range = start..start + of_region.len();
+            start = range.end;
+            let Some(Located { key: (container, region), number, .. }) = of_region.get(of_region.len() / 2) else {
+                continue;
+            };
+            // One that cannot be opened shows when it is read.
+            let opened = if self.has_bases { self.locator.container(*container).ok() } else { None };
+            let bases = opened.map(|opened| opened.bases_of(*region)).unwrap_or_default();
+            let region = RegionId { container: *container, region: *region };
+            needed.push(Needed { region, position: *number, bases });
+            ranges.push(range);
+        }
+        (needed, ranges)
     }
 
     /// Finds the chunks of a window. Those that are in none of the containers that are known are looked for again, together,
@@ -178,7 +232,7 @@ impl Fetcher {
     }
 
     /// Returns the origin of a region's bytes.
-    fn source(&mut self, (id, region): RegionKey) -> Result<(Arc<ContainerReader>, Source)> {
+    fn source(&mut self, (id, region): RegionKey, is_base: bool) -> Result<(Arc<ContainerReader>, Source)> {
         let container = self.locator.container(id)?;
         if let Some(plain) = self.regions.get(&(id, region)) {
             return Ok((container, Source::Held(plain)));
@@ -186,8 +240,7 @@ impl Fetcher {
         if let Some((offset, len)) = container.region_range(region) {
             self.task.announce(container.name, offset..offset + u64::from(len));
         }
-        self.regions_read += 1;
-        Ok((container, Source::Stored))
+        Ok((container, if is_base { Source::Base } else { Source::Stored }))
     }
 
     fn take_done(&mut self, done: RegionDone) {
@@ -199,7 +252,7 @@ impl Fetcher {
     }
 
     /// Puts a region that was kept into the cache.
-    fn cache(&mut self, key: RegionKey, plain: Option<Arc<[u8]>>, kept_bytes: usize) {
+    fn cache(&mut self, key: RegionKey, plain: Option<Plaintext>, kept_bytes: usize) {
         self.task.release(kept_bytes);
         if let Some(plain) = plain {
             let bytes = plain.len();
@@ -251,7 +304,7 @@ impl Fetcher {
         position: ChunkPosition,
     ) -> Result<Failures> {
         let key = (id, position.region);
-        let (container, source) = self.source(key)?;
+        let (container, source) = self.source(key, false)?;
         let located: Arc<[Located]> = Arc::from([Located { key, number, position }]);
         let window = Arc::clone(window);
         let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };

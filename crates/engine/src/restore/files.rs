@@ -83,7 +83,7 @@ impl FileWriter {
         report.bytes += bytes;
         report.files_incomplete += self.files_incomplete;
         report.failures += self.failures;
-        report.regions_read = self.fetcher.regions_read;
+        report.regions_read = self.fetcher.regions_read();
         report.directories_read = self.fetcher.directories_read();
         report.chunks_recovered = self.fetcher.chunks_recovered;
         report.unprivileged += self.writing.unprivileged();

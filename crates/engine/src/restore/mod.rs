@@ -13,6 +13,7 @@ mod locate;
 mod partial;
 mod passes;
 mod pending;
+mod plan;
 mod policy;
 mod region;
 mod removal;

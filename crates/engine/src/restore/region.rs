@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::ChunkPosition;
+use crate::container::reader::{ChunkPosition, OpenedRegion};
+use crate::container::seal::Plaintext;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::object::names::ContainerName;
@@ -19,7 +20,7 @@ use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::base_reader::BaseReader;
 use crate::store::recipe_cursor::HintedChunk;
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{ContainerId, Fingerprint, RegionId};
 
 /// Regions that the disk learns of before they are read.
 const AHEAD_REGIONS: usize = 32;
@@ -44,10 +45,12 @@ pub(super) struct Located {
 
 /// Origin of a region's bytes.
 pub(super) enum Source {
-    /// From the container, sealed.
+    /// From the container, sealed, unless it was read as a base before.
     Stored,
+    /// The same; it is kept among the bases, since other regions of the window depend on it.
+    Base,
     /// From the cache.
-    Held(Arc<[u8]>),
+    Held(Plaintext),
 }
 
 /// A region to be opened, and its wanted chunks.
@@ -78,7 +81,7 @@ pub(super) struct RegionDone {
     pub(super) window: Arc<Window>,
     pub(super) key: RegionKey,
     /// Its bytes, if more of it will probably be wanted.
-    pub(super) plain: Option<Arc<[u8]>>,
+    pub(super) plain: Option<Plaintext>,
     /// Bytes of it that were not in the cache before.
     pub(super) kept_bytes: usize,
     /// Chunks that could not be read from the container, by number.
@@ -105,6 +108,8 @@ pub(super) struct OpenRegion {
     /// At most one for each thread.
     buffers: Arc<BufferPool<Buffers>>,
     ahead: Arc<Mutex<Ahead>>,
+    /// Regions that were read, those aside that were read as bases.
+    regions_read: Arc<AtomicU64>,
     /// Bytes of regions that were opened and not taken over by the cache yet, and the most of them.
     kept_bytes: Arc<AtomicUsize>,
     kept_bytes_max: usize,
@@ -128,12 +133,22 @@ impl OpenRegion {
     /// Keeps at most so many bytes of opened regions for the cache.
     pub(crate) fn new(store: &Store, bases: BaseReader, kept_bytes_max: usize) -> Self {
         let (buffers, ahead, kept_bytes) = (Arc::default(), Arc::default(), Arc::default());
-        Self { store: store.clone(), bases, buffers, ahead, kept_bytes, kept_bytes_max }
+        let regions_read = Arc::default();
+        Self { store: store.clone(), bases, buffers, ahead, regions_read, kept_bytes, kept_bytes_max }
     }
 
-    /// Copies a region for the cache, unless too many wait for it already.
-    fn keep(&self, plain: &[u8]) -> Option<Arc<[u8]>> {
-        keep_within(&self.kept_bytes, self.kept_bytes_max, plain)
+    /// Returns the number of regions that were read so far, as bases of others or by themselves.
+    pub(super) fn regions_read(&self) -> u64 {
+        self.regions_read.load(Ordering::Relaxed) + self.bases.counts().read
+    }
+
+    /// Keeps a region for the cache, unless too many wait for it already.
+    fn keep(&self, opened: &OpenedRegion<'_>) -> Option<Plaintext> {
+        let kept = keep_within(&self.kept_bytes, self.kept_bytes_max, opened.plain().len());
+        kept.then(|| match opened {
+            OpenedRegion::Own(plain) => Plaintext::new(plain.to_vec()),
+            OpenedRegion::Shared(plain) => Plaintext::clone(plain),
+        })
     }
 
     /// Hands kept bytes over to the cache.
@@ -156,14 +171,18 @@ impl OpenRegion {
         }
     }
 
-    /// Reads a region that was announced.
-    fn read(&self, job: &RegionJob, sealed: &mut Vec<u8>) -> Result<()> {
+    /// Announces the next region, since one that was announced is read now.
+    fn announce_next(&self) {
         if let Ok(mut ahead) = self.ahead.lock() {
             ahead.announced = ahead.announced.saturating_sub(1);
             let next = ahead.next();
             drop(ahead);
             self.advise(next);
         }
+    }
+
+    /// Reads a region.
+    fn read(&self, job: &RegionJob, sealed: &mut Vec<u8>) -> Result<()> {
         let object = || job.container.name.to_string();
         let (offset, len) = job
             .container
@@ -171,24 +190,29 @@ impl OpenRegion {
             .ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
         // Bytes that are there are overwritten, not set to zero first.
         sealed.resize(len as usize, 0);
+        self.regions_read.fetch_add(1, Ordering::Relaxed);
         let name = job.container.name.into();
-        match self.store.objects.read_exact(name, offset, sealed) {
-            Err(error) if error.is_out_of_handles() => {
-                job.window.sink.relieve();
-                self.store.objects.read_exact(name, offset, sealed)
-            }
-            outcome => outcome,
-        }
+        relieved(job, || self.store.objects.read_exact(name, offset, sealed))
     }
 
-    fn open<'a>(&self, job: &'a RegionJob, buffers: &'a mut Buffers) -> Result<&'a [u8]> {
+    fn open<'a>(&self, job: &RegionJob, buffers: &'a mut Buffers) -> Result<OpenedRegion<'a>> {
+        let (container, region) = (&job.container, job.region());
         match &job.source {
-            Source::Held(plain) => Ok(plain),
+            Source::Held(plain) => Ok(OpenedRegion::Shared(Plaintext::clone(plain))),
+            Source::Base => {
+                self.announce_next();
+                relieved(job, || self.bases.open_base(container, region)).map(OpenedRegion::Shared)
+            }
             Source::Stored => {
-                let prefix = self.bases.prefix_of(&job.container, job.region())?;
+                self.announce_next();
+                // One that others of another window depend on.
+                if let Some(plain) = self.bases.held(RegionId { container: container.name.id, region }) {
+                    return Ok(OpenedRegion::Shared(plain));
+                }
+                let prefix = relieved(job, || self.bases.prefix_of(container, region))?;
                 self.read(job, &mut buffers.sealed)?;
                 let Buffers { sealed, scratch, compressor } = buffers;
-                job.container.plaintext_of_region(job.region(), &prefix, sealed, compressor, scratch)
+                container.plaintext_of_region(region, &prefix, sealed, compressor, scratch).map(OpenedRegion::Own)
             }
         }
     }
@@ -216,13 +240,25 @@ impl OpenRegion {
     }
 }
 
-fn keep_within(kept_bytes: &AtomicUsize, max: usize, plain: &[u8]) -> Option<Arc<[u8]>> {
-    let kept = kept_bytes.fetch_add(plain.len(), Ordering::Relaxed);
-    if max < kept.saturating_add(plain.len()) {
-        kept_bytes.fetch_sub(plain.len(), Ordering::Relaxed);
-        return None;
+/// Reads, and once more after files were closed if the process has too many open.
+fn relieved<T>(job: &RegionJob, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    match read() {
+        Err(error) if error.is_out_of_handles() => {
+            job.window.sink.relieve();
+            read()
+        }
+        outcome => outcome,
     }
-    Some(Arc::from(plain))
+}
+
+/// Counts bytes that are kept; returns false if they were too many.
+fn keep_within(kept_bytes: &AtomicUsize, max: usize, len: usize) -> bool {
+    let kept = kept_bytes.fetch_add(len, Ordering::Relaxed);
+    let fits = kept.saturating_add(len) <= max;
+    if !fits {
+        kept_bytes.fetch_sub(len, Ordering::Relaxed);
+    }
+    fits
 }
 
 impl Task for OpenRegion {
@@ -233,14 +269,14 @@ impl Task for OpenRegion {
         let mut buffers = self.buffers.take();
         let (mut plain_kept, mut kept_bytes, mut lost, mut refused) = (None, 0, Vec::new(), Vec::new());
         match self.open(&job, &mut buffers) {
-            Ok(plain) => {
-                (lost, refused) = self.check(&job, plain);
+            Ok(opened) => {
+                (lost, refused) = self.check(&job, opened.plain());
                 plain_kept = match &job.source {
-                    Source::Held(held) => Some(Arc::clone(held)),
+                    Source::Held(held) => Some(Plaintext::clone(held)),
                     // What is wanted whole is seldom wanted again.
-                    Source::Stored => {
+                    Source::Stored | Source::Base => {
                         let taken: usize = job.chunks().iter().map(|located| located.position.len as usize).sum();
-                        let kept = if taken < plain.len() { self.keep(plain) } else { None };
+                        let kept = if taken < opened.plain().len() { self.keep(&opened) } else { None };
                         kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
                         kept
                     }
@@ -276,9 +312,9 @@ mod tests {
     #[test]
     fn no_more_is_kept_for_the_cache_than_is_allowed() {
         let kept_bytes = AtomicUsize::new(0);
-        let keep = |len: usize| keep_within(&kept_bytes, 100, &vec![7; len]).map(|kept| kept.len());
-        assert_eq!([keep(60), keep(41), keep(40), keep(1)], [Some(60), None, Some(40), None]);
+        let keep = |len: usize| keep_within(&kept_bytes, 100, len);
+        assert_eq!([keep(60), keep(41), keep(40), keep(1)], [true, false, true, false]);
         kept_bytes.fetch_sub(60, Ordering::Relaxed);
-        assert_eq!([keep(61), keep(60)], [None, Some(60)]);
+        assert_eq!([keep(61), keep(60)], [false, true]);
     }
 }

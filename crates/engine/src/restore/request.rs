@@ -61,7 +61,7 @@ pub struct RestoreReport {
     pub bytes_skipped: u64,
     /// Files read back and found right.
     pub files_verified: u64,
-    /// Regions read from the repository.
+    /// Regions read from the repository, as bases of others too; one that was read twice counts twice.
     pub regions_read: u64,
     /// Directories of data containers read from the repository.
     pub directories_read: u64,

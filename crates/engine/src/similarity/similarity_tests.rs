@@ -304,7 +304,7 @@ fn with_512_mib_of_memory_the_last_100_000_regions_are_found() {
     const REGIONS: u32 = 600_000;
     const LAST: u32 = 100_000;
     let threads = Budget::threads(512 << 20, 2);
-    let bytes = Budget::of(512 << 20, threads).with_bases().similar_bytes;
+    let bytes = Budget::of(512 << 20, threads).with_bases(512 << 20).similar_bytes;
     let mut similar = SimilarRegions::new(SimilarRegionsLimits { sampling: Sampling::default(), bytes });
     // Eight samples a region of 512 KiB: an anchor in 512 bytes, of which one in 128 is kept.
     let samples = |region: u32| {

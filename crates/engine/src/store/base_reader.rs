@@ -5,26 +5,28 @@
 //! chain is longer than [`DEPTH_MAX`](crate::container::bases::DEPTH_MAX) and none closes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::compress::Compressor;
-use crate::container::ContainerReader;
-use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, DEPTH_MAX};
-use crate::container::seal::BasePlaintexts;
+use crate::container::bases::{Base, Bases, CHAIN_REGIONS_MAX, ChunkRun, DEPTH_MAX};
+use crate::container::seal::{BasePlaintexts, Plaintext, compare_chunks};
+use crate::container::{ContainerReader, DirectoryChunk, RegionChunk};
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::{BufferPool, Permits};
 use crate::store::Store;
+use crate::store::base_chain::{Chain, Link, Plaintexts, PrefixPart, prefix_in, prefix_parts};
 use crate::store::container_set::Containers;
 use crate::types::{ContainerId, Fingerprint, RegionId};
 
 /// Most containers of a session that may hold bases of its own regions: the newest, 64 GiB with containers of 4 MiB, in 2 MiB. As many
 /// more are remembered, so that a region which was compressed against one of the oldest can be verified.
 const MADE_MAX: usize = 1 << 14;
-/// Share of the memory of a reader that is for directories: one of 4. The rest is for plaintexts.
+/// Share of the memory of a reader that is for directories: one of 4, and at most those of some 200 containers of 4 MiB. The rest is for
+/// plaintexts.
 const DIRECTORIES_SHARE: usize = 4;
+const DIRECTORIES_BYTES_MAX: usize = 16 << 20;
 
 /// Opens bases, within a number of bytes for what was used last. Cheap to clone; clones share their memory. Several threads read
 /// at the same time.
@@ -32,8 +34,15 @@ const DIRECTORIES_SHARE: usize = 4;
 pub(crate) struct BaseReader {
     store: Store,
     shared: Arc<Shared>,
+    observer: Option<Arc<dyn ObserveBases>>,
     /// Kind of the containers that new regions may have bases in; `None`: it reads alone, and each chain has one kind.
     kind: Option<ContainerKind>,
+}
+
+/// Sees the regions that are read as bases.
+pub(crate) trait ObserveBases: std::fmt::Debug + Send + Sync {
+    /// Sees a region that was read, and was not in the cache.
+    fn read(&self, container: &ContainerReader, region: u32, plain: &[u8]);
 }
 
 #[derive(Debug)]
@@ -41,7 +50,7 @@ struct Shared {
     state: Mutex<State>,
     /// Announces that a region was read.
     changed: Condvar,
-    /// For chains that are read.
+    /// One for each region of the chains that are read.
     chains: Permits,
     compressors: BufferPool<Compressor>,
 }
@@ -52,7 +61,7 @@ struct State {
     /// Containers that were made since they were listed.
     made: BTreeMap<ContainerId, ContainerName>,
     directories: Lru<ContainerId, Arc<ContainerReader>>,
-    regions: Lru<RegionId, Arc<[u8]>>,
+    regions: Lru<RegionId, Plaintext>,
     /// Regions that a thread is reading.
     reading: BTreeSet<RegionId>,
     counts: BaseCounts,
@@ -76,26 +85,25 @@ pub(crate) struct BaseCounts {
     pub(crate) held: u64,
 }
 
-/// A region of a chain, before it is read.
-#[derive(Debug)]
-struct Link {
-    container: Arc<ContainerReader>,
-    bases: Bases,
-}
-
-/// The regions that a region depends on, in the order of their containers and numbers.
-type Chain = BTreeMap<RegionId, Link>;
-
 impl BaseReader {
-    /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain: at most
-    /// [`CHAIN_REGIONS_MAX`] regions and a prefix, since one chain is read at a time.
+    /// Returns the list of these bases and their plaintexts, one after the other, if the regions are in the cache.
+    pub(crate) fn held_prefix(&self, bases: Vec<Base>) -> Option<(Bases, Plaintext)> {
+        let bases = self.list(bases).ok()??;
+        let parts = self.parts(&bases, &self.chain(&bases, Made::All).ok()?).ok()?;
+        let held = |base| Some((base, self.held(base)?));
+        let plaintexts = bases.iter().map(held).collect::<Option<Plaintexts>>()?;
+        Some((bases, prefix_in(&parts, &plaintexts)))
+    }
+
+    /// Finds bases in the listed containers. Takes `memory_bytes`, and the plaintexts of one chain of the greatest length: at most
+    /// [`CHAIN_REGIONS_MAX`] regions and a prefix. Shorter chains are read at the same time as far as they fit.
     pub(crate) fn new(store: &Store, containers: &Containers, memory_bytes: usize) -> Self {
         Self::with_chains(store, containers, memory_bytes, 1)
     }
 
-    /// Does what [`BaseReader::new`] does, and reads up to `chains` chains at a time.
+    /// Does what [`BaseReader::new`] does, and takes the plaintexts of up to `chains` such chains.
     pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
-        let directories_bytes = memory_bytes / DIRECTORIES_SHARE;
+        let directories_bytes = (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX);
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
@@ -107,15 +115,25 @@ impl BaseReader {
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            chains: Permits::new(chains),
+            chains: Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)),
             compressors: BufferPool::default(),
         };
-        Self { store: store.clone(), shared: Arc::new(shared), kind: None }
+        Self { store: store.clone(), shared: Arc::new(shared), observer: None, kind: None }
     }
 
     /// Returns a reader with the same memory that finds bases for regions of one kind alone.
     pub(crate) fn of_kind(&self, kind: ContainerKind) -> Self {
         Self { kind: Some(kind), ..self.clone() }
+    }
+
+    /// Shows each region that is read to an observer.
+    pub(crate) fn observed_by(self, observer: Option<Arc<dyn ObserveBases>>) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// Returns the memory of the plaintexts of a chain of the greatest length.
+    pub(crate) fn chain_bytes(store: &Store) -> usize {
+        CHAIN_REGIONS_MAX * store.config.region_bytes.max(store.config.chunking.chunk_bytes_max()) as usize
     }
 
     /// Looks in other containers from now on.
@@ -136,41 +154,41 @@ impl BaseReader {
     }
 
     /// Returns what was read, and what was not read again.
-    #[cfg(test)]
     pub(crate) fn counts(&self) -> BaseCounts {
         self.lock().counts
     }
 
     /// Returns the plaintexts of the bases of a region, one after the other; nothing if it has none. An error names the
     /// region, and what is wrong with a base.
-    pub(crate) fn prefix_of(&self, container: &ContainerReader, region: u32) -> Result<Arc<[u8]>> {
+    pub(crate) fn prefix_of(&self, container: &ContainerReader, region: u32) -> Result<Plaintext> {
         let bases = container.bases_of(region);
         if bases.is_empty() {
-            return Ok(Arc::default());
+            return Ok(Plaintext::default());
         }
         self.of_kind(container.name.kind).prefix(&bases).map_err(|error| wrong_base(container, region, error))
     }
 
-    /// Returns the plaintext of a region of an opened container.
-    pub(crate) fn plaintext_of(&self, container: &ContainerReader, region: u32) -> Result<Arc<[u8]>> {
+    /// Returns a region if it was read and is still in the cache.
+    pub(crate) fn held(&self, id: RegionId) -> Option<Plaintext> {
+        let mut state = self.lock();
+        let plain = state.regions.get(&id)?;
+        state.counts.held += 1;
+        Some(plain)
+    }
+
+    /// Returns true if a region was read and is still in the cache, where it now was used last.
+    pub(crate) fn holds(&self, id: RegionId) -> bool {
+        self.lock().regions.get(&id).is_some()
+    }
+
+    /// Returns a region of an open container with its bases resolved, and keeps it for regions that depend on it. Takes the memory of a
+    /// sealed region and of a prefix meanwhile.
+    pub(crate) fn open_base(&self, container: &ContainerReader, region: u32) -> Result<Plaintext> {
         let id = RegionId { container: container.name.id, region };
-        if let Some(plain) = self.plaintext_held(id) {
-            return Ok(plain);
+        match self.held(id) {
+            Some(plain) => Ok(plain),
+            None => self.read_one(id, container, &self.prefix_of(container, region)?),
         }
-        let prefix = self.prefix_of(container, region)?;
-        self.read_one(id, container, &prefix)
-    }
-
-    /// Returns the plaintext of a region if it is in memory.
-    pub(crate) fn plaintext_held(&self, id: RegionId) -> Option<Arc<[u8]>> {
-        self.lock().regions.get(&id)
-    }
-
-    /// Holds the plaintext of a region that was read elsewhere.
-    pub(crate) fn hold(&self, id: RegionId, plain: Vec<u8>) {
-        let (bytes, mut state) = (plain.len(), self.lock());
-        state.counts.read += 1;
-        state.regions.insert(id, plain.into(), bytes);
     }
 
     /// Finds the bases of a region and the bases of these, and reads none of them. An error names the region.
@@ -191,7 +209,7 @@ impl BaseReader {
     }
 
     /// Returns a region with its bases resolved, and the directory of its container.
-    pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Arc<[u8]>)> {
+    pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Plaintext)> {
         let link = self.link((id, self.kind), Made::All)?;
         let depth = link.bases.depth().saturating_add(1);
         let mut wanted = vec![(id, depth)];
@@ -252,6 +270,24 @@ impl BaseReader {
         Ok(Link { container, bases })
     }
 
+    /// Returns true if a prefix consists of the chunks that these bases in containers of a kind name, by their fingerprints.
+    fn is_prefix(&self, kind: ContainerKind, bases: &Bases, prefix: &[u8]) -> bool {
+        let mut named = Vec::new();
+        for Base { region, runs } in bases.bases() {
+            let Ok(Link { container, .. }) = self.link((*region, Some(kind)), Made::All) else { return false };
+            let numbers = container.chunks_of(region.region);
+            let whole = runs.is_empty().then(|| numbers.clone());
+            let of_run = |run: &ChunkRun| {
+                let first = numbers.start + usize::from(run.first);
+                first..(first + usize::from(run.count)).min(numbers.end)
+            };
+            for range in whole.into_iter().chain(runs.iter().map(of_run)) {
+                named.extend_from_slice(container.directory.chunks.get(range).unwrap_or_default());
+            }
+        }
+        compare_chunks((&self.store.keys, kind), &named, prefix).is_ok()
+    }
+
     /// Finds every region that these bases need, themselves included.
     fn chain(&self, bases: &Bases, made: Made) -> Result<Chain> {
         let mut wanted: Vec<(RegionId, u8)> = bases.iter().map(|base| (base, bases.depth())).collect();
@@ -285,42 +321,25 @@ impl BaseReader {
         Ok(chain)
     }
 
-    /// Finds the bytes of each base that count, in regions of a chain. Fails if a run names chunks that do not exist, or if all
-    /// together are longer than two regions can be.
-    fn prefix_parts(&self, bases: &Bases, chain: &Chain) -> Result<Vec<PrefixPart>> {
-        let mut parts = Vec::new();
-        let mut len = 0;
-        for Base { region, runs } in bases.bases() {
-            let Some(Link { container, .. }) = chain.get(region) else { continue };
-            let whole = runs.is_empty().then_some(None);
-            for run in whole.into_iter().chain(runs.iter().map(Some)) {
-                let range = container.plain_range(region.region, run);
-                let range =
-                    range.ok_or_else(|| container.wrong_region(region.region, "lacks chunks that a base names"))?;
-                len += range.len();
-                parts.push((*region, range));
-            }
-        }
-        let most = BASES_MAX * self.store.config.region_bytes_limit() as usize;
-        if most < len {
-            return Err(Error::invalid(format!("bases of {len} bytes, and no region has more than {most}")));
-        }
-        Ok(parts)
+    fn parts(&self, bases: &Bases, chain: &Chain) -> Result<Vec<PrefixPart>> {
+        prefix_parts(bases, chain, self.store.config.region_bytes_limit())
     }
 
     /// Reads regions and what they need of their chain: those without bases first, and each depth in the order in which it is stored.
-    fn read(&self, wanted: &[RegionId], chain: &Chain) -> Result<BTreeMap<RegionId, Arc<[u8]>>> {
-        let mut plaintexts: BTreeMap<RegionId, Arc<[u8]>> = BTreeMap::new();
-        if self.take_held(wanted, chain, &mut plaintexts).is_empty() {
+    fn read(&self, wanted: &[RegionId], chain: &Chain) -> Result<Plaintexts> {
+        let mut plaintexts = Plaintexts::new();
+        let needed = self.take_held(wanted, chain, &mut plaintexts);
+        if needed.is_empty() {
             return Ok(plaintexts);
         }
-        let _permit = self.shared.chains.take();
+        // Those of the cache may leave it meanwhile. No thread waits for permits while others wait for a region that it reads.
+        let _permits = self.shared.chains.take_many(plaintexts.len() + needed.len());
         // Another thread may have read some meanwhile.
         let needed = self.take_held(wanted, chain, &mut plaintexts);
         for depth in 0..=DEPTH_MAX {
             for id in &needed {
                 let Some(link) = chain.get(id).filter(|link| link.bases.depth() == depth) else { continue };
-                let prefix = prefix_in(&self.prefix_parts(&link.bases, chain)?, &plaintexts);
+                let prefix = prefix_in(&self.parts(&link.bases, chain)?, &plaintexts);
                 plaintexts.insert(*id, self.read_one(*id, &link.container, &prefix)?);
             }
         }
@@ -328,12 +347,7 @@ impl BaseReader {
     }
 
     /// Takes the regions that are in the cache, which need no bases. Returns the others that are needed.
-    fn take_held(
-        &self,
-        wanted: &[RegionId],
-        chain: &Chain,
-        held: &mut BTreeMap<RegionId, Arc<[u8]>>,
-    ) -> BTreeSet<RegionId> {
+    fn take_held(&self, wanted: &[RegionId], chain: &Chain, held: &mut Plaintexts) -> BTreeSet<RegionId> {
         let mut state = self.lock();
         let (mut next, mut needed) = (wanted.to_vec(), BTreeSet::new());
         while let Some(id) = next.pop() {
@@ -352,7 +366,21 @@ impl BaseReader {
     }
 
     /// Reads a region, or waits for the thread that reads it.
-    fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Arc<[u8]>> {
+    fn read_one(&self, id: RegionId, container: &ContainerReader, prefix: &[u8]) -> Result<Plaintext> {
+        self.share(container, id.region, |compressor| {
+            self.store.read_region_on(container, id.region, prefix, compressor)
+        })
+    }
+
+    /// Returns a region of an open container: from the cache, from the thread that opens it, or by opening it. It is kept for
+    /// regions that depend on it.
+    pub(crate) fn share(
+        &self,
+        container: &ContainerReader,
+        region: u32,
+        open: impl FnOnce(&mut Compressor) -> Result<Vec<u8>>,
+    ) -> Result<Plaintext> {
+        let id = RegionId { container: container.name.id, region };
         let mut state = self.lock();
         while state.reading.contains(&id) {
             state = self.wait(state);
@@ -363,14 +391,18 @@ impl BaseReader {
         state.reading.insert(id);
         drop(state);
         let mut compressor = self.shared.compressors.take();
-        let read = self.store.read_region_on(container, id.region, prefix, &mut compressor);
+        let read = open(&mut compressor);
         self.shared.compressors.put(compressor);
         let mut state = self.lock();
         state.reading.remove(&id);
         self.shared.changed.notify_all();
-        let plain: Arc<[u8]> = read?.into();
+        let plain = Plaintext::new(read?);
         state.counts.read += 1;
         state.regions.insert(id, Arc::clone(&plain), plain.len());
+        drop(state);
+        if let Some(observer) = &self.observer {
+            observer.read(container, region, &plain);
+        }
         Ok(plain)
     }
 }
@@ -382,18 +414,29 @@ impl BasePlaintexts for BaseReader {
             depth = depth.max(self.link((base.region, self.kind), Made::Recent)?.bases.depth());
         }
         let Some(bases) = Bases::of(bases, depth.saturating_add(1)) else { return Ok(None) };
-        match self.chain(&bases, Made::Recent).and_then(|chain| self.prefix_parts(&bases, &chain)) {
+        match self.chain(&bases, Made::Recent).and_then(|chain| self.parts(&bases, &chain)) {
             Ok(_) => Ok(Some(bases)),
             Err(Error::Invalid { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn prefix(&self, bases: &Bases) -> Result<Arc<[u8]>> {
+    fn prefix(&self, bases: &Bases) -> Result<Plaintext> {
         let chain = self.chain(bases, Made::All)?;
         let wanted: Vec<RegionId> = bases.iter().collect();
-        let parts = self.prefix_parts(bases, &chain)?;
-        Ok(prefix_in(&parts, &self.read(&wanted, &chain)?).into())
+        let parts = self.parts(bases, &chain)?;
+        Ok(prefix_in(&parts, &self.read(&wanted, &chain)?))
+    }
+
+    fn is_right(
+        &self,
+        (kind, chunks): (ContainerKind, &[RegionChunk]),
+        plain: &[u8],
+        bases: &Bases,
+        prefix: &[u8],
+    ) -> bool {
+        let named: Vec<DirectoryChunk> = chunks.iter().map(RegionChunk::named).collect();
+        compare_chunks((&self.store.keys, kind), &named, plain).is_ok() && self.is_prefix(kind, bases, prefix)
     }
 }
 
@@ -404,14 +447,6 @@ fn wrong_base(container: &ContainerReader, region: u32, error: Error) -> Error {
     } else {
         error.context(format!("a base of region {region} of {}", container.name))
     }
-}
-
-/// A part of a prefix: a region, and the bytes of it that count.
-type PrefixPart = (RegionId, Range<usize>);
-
-fn prefix_in(parts: &[PrefixPart], plaintexts: &BTreeMap<RegionId, Arc<[u8]>>) -> Vec<u8> {
-    let of = |(region, range): &PrefixPart| plaintexts.get(region).and_then(|plain| plain.get(range.clone()));
-    parts.iter().map(|part| of(part).unwrap_or_default()).collect::<Vec<_>>().concat()
 }
 
 impl State {

@@ -5,7 +5,6 @@
 //! lock and nothing on the host.
 
 use crate::codec::len_u32;
-use crate::compress::Compressor;
 use crate::error::{Error, Result};
 use crate::object::names::ContainerKind;
 use crate::object::store::RangeRead;
@@ -87,7 +86,6 @@ pub struct MetadataReader {
     regions: BaseReader,
     /// Memory of regions that are read together, in bytes.
     ahead_bytes: usize,
-    compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
     findings: Vec<Error>,
     /// The container that the last chunk was read from.
@@ -148,7 +146,6 @@ impl MetadataReader {
             view,
             regions,
             ahead_bytes,
-            compressor: Compressor::default(),
             findings: Vec::new(),
             read_from: None,
             used: None,
@@ -248,7 +245,7 @@ impl MetadataReader {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
         let container = self.view.directories.get(id)?;
         let position = container.find(&fingerprint).ok_or_else(missing)?;
-        let region = self.regions.plaintext_of(&container, position.region)?;
+        let region = self.regions.open_base(&container, position.region)?;
         let wrong = || Error::damaged(container.name, format!("chunk {fingerprint} is not in its place"));
         let start = position.offset as usize;
         let stored = region.get(start..start + position.len as usize).ok_or_else(wrong)?;
@@ -290,7 +287,7 @@ impl MetadataReader {
     pub(crate) fn read_ahead(&mut self, regions: &[(ContainerId, u32)]) {
         let mut reads = Vec::with_capacity(regions.len());
         for (id, region) in regions {
-            if self.regions.plaintext_held(RegionId { container: *id, region: *region }).is_some() {
+            if self.regions.holds(RegionId { container: *id, region: *region }) {
                 continue;
             }
             let Ok(container) = self.view.directories.get(*id) else { continue };
@@ -302,16 +299,17 @@ impl MetadataReader {
             reads.into_iter().map(|(container, region, read)| ((container, region), read)).unzip();
         self.store.objects.read(&mut reads);
         for ((container, region), mut read) in containers.into_iter().zip(reads) {
-            let id = RegionId { container: container.name.id, region };
             // One that was read as a base of another meanwhile is not opened again.
-            if read.outcome.is_err() || self.regions.plaintext_held(id).is_some() {
+            if read.outcome.is_err() || self.regions.holds(RegionId { container: container.name.id, region }) {
                 continue;
             }
             let Ok(prefix) = self.regions.prefix_of(&container, region) else { continue };
-            let mut plain = Vec::new();
-            if container.open_region(region, &prefix, &mut read.buffer, &mut self.compressor, &mut plain).is_ok() {
-                self.regions.hold(id, plain);
-            }
+            // Whoever reads a chunk of it gets the error.
+            let _ = self.regions.share(&container, region, |compressor| {
+                let mut plain = Vec::new();
+                container.open_region(region, &prefix, &mut read.buffer, compressor, &mut plain)?;
+                Ok(plain)
+            });
         }
     }
 

@@ -303,10 +303,10 @@ fn region(bytes: &[u8]) {
     let (Ok(code), Ok(len)) = (reader.u8(), reader.u16()) else { return };
     let Some(algorithm) = Algorithm::from_code(code % 4) else { return };
     let stored = reader.bytes(reader.remaining()).unwrap_or_default();
-    let mut plain = Vec::new();
+    let (mut compressor, mut plain) = (Compressor::default(), Vec::new());
     let is_whole = match algorithm {
-        Algorithm::ZstdBased => Compressor::decompress_against(PREFIX, stored, len.into(), &mut plain),
-        algorithm => Compressor::default().decompress(algorithm, stored, len.into(), &mut plain),
+        Algorithm::ZstdBased => compressor.decompress_against(PREFIX, stored, len.into(), &mut plain),
+        algorithm => compressor.decompress(algorithm, stored, len.into(), &mut plain),
     };
     if is_whole {
         assert_eq!(plain.len(), usize::from(len));

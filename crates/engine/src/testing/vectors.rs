@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
 use crate::compress::{Algorithm, Compression, Compressor};
-use crate::container::seal::BasePlaintexts;
+use crate::container::seal::{BasePlaintexts, Plaintext};
 use crate::container::{Base, Bases, ChunkSample, ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::crypto::{Keys, MasterKey, ObjectKey, Purpose};
@@ -419,8 +419,12 @@ impl BasePlaintexts for OneBase {
         Ok(None)
     }
 
-    fn prefix(&self, _: &Bases) -> Result<Arc<[u8]>> {
-        Ok(BASE.into())
+    fn prefix(&self, _: &Bases) -> Result<Plaintext> {
+        Ok(Plaintext::new(BASE.to_vec()))
+    }
+
+    fn is_right(&self, _: (ContainerKind, &[RegionChunk]), _: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+        prefix == BASE
     }
 }
 

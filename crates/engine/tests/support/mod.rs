@@ -345,7 +345,17 @@ pub(super) fn restore_to(
     path: &Path,
     target: Arc<dyn TargetTree>,
 ) -> Result<RestoreReport> {
-    let request = RestoreRequest {
+    restore(store, &restore_request(cache, snapshot, path, target))
+}
+
+/// Returns the request of a restore with little memory.
+pub(super) fn restore_request<'a>(
+    cache: &Arc<dyn Disk>,
+    snapshot: &Snapshot,
+    path: &'a Path,
+    target: Arc<dyn TargetTree>,
+) -> RestoreRequest<'a> {
+    RestoreRequest {
         tree: snapshot.tree,
         path,
         filter: Filter::default(),
@@ -359,8 +369,7 @@ pub(super) fn restore_to(
         memory_bytes: 16 << 20,
         driver: Driver::inline(1),
         monitor: Arc::new(Notes::default()),
-    };
-    restore(store, &request)
+    }
 }
 
 /// Directory in which a host remembers the newest snapshots.

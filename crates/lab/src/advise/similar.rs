@@ -37,7 +37,7 @@ pub struct SimilarOptions {
 
 /// Memory that a backup has for the index of similar regions; `None` if it looks for none, with so little memory or this compression.
 pub fn index_bytes(compression: Compression, memory_bytes: usize, threads: usize) -> Option<usize> {
-    let budget = Budget::of(memory_bytes, Budget::threads(memory_bytes, threads)).with_bases();
+    let budget = Budget::of(memory_bytes, Budget::threads(memory_bytes, threads)).with_bases(memory_bytes);
     (level_of(compression).is_some() && budget.bases_bytes != 0).then_some(budget.similar_bytes)
 }
 

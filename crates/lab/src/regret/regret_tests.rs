@@ -113,3 +113,15 @@ fn the_regret_of_adaptive_has_a_limit_on_every_adversarial_stream() {
     let worst = cells.iter().map(|cell| cell.regret().unwrap()).fold(0.0, f64::max);
     assert!(worst <= REGRET_MAX, "{}", regrets.join("\n"));
 }
+
+/// In the first phase of this stream the memtable answers all lookups, so that those of the plan in use cost nothing; then it is written, and each of
+/// them takes a seek. The plan must change after a few of these, not after a trace of 4,096 chunks: the regret was 8 then.
+#[test]
+fn a_plan_whose_lookups_begin_to_read_is_left_at_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut comparison = comparison(vec![Chunks::Adversarial { seed: 101, chunks: CHUNKS }], &["hdd"], scratch.path());
+    comparison.rules.windows = vec![2048];
+    let cells = compare(&comparison).unwrap();
+    let regret = cells[0].regret().unwrap();
+    assert!(regret <= REGRET_MAX, "{}", table::summary(&cells[0]));
+}

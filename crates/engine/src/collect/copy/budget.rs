@@ -120,14 +120,20 @@ fn compressor_bytes(compression: Compression) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::Compressor;
+    use crate::compress::{Compressor, Tables};
+    use crate::random::SplitMix64;
 
     #[test]
     fn compressors_take_what_is_counted_at_every_level() {
         let words: Vec<u8> = (0..REGION_BYTES / 2).map(|at| b"some words"[(at * at / 7 + at / 100) % 10]).collect();
-        for level in 1..=19 {
-            let (mut compressor, mut stored) = (Compressor::default(), Vec::new());
-            compressor.compress(Compression::Zstd(level), &words, &mut stored);
+        let mut random = SplitMix64::new(1);
+        let noise: Vec<u8> = (0..REGION_BYTES / 16).flat_map(|_| random.next_u64().to_le_bytes()).collect();
+        for (level, tables) in (1..=19).map(|level| (level, Tables::Small)).chain([(3, Tables::Large)]) {
+            let (mut compressor, mut stored) = (Compressor::with_tables(tables), Vec::new());
+            // Noise is probed first.
+            for plain in [&noise, &words] {
+                compressor.compress(Compression::Zstd(level), plain, &mut stored);
+            }
             let (took, counted) = (compressor.memory_bytes(), compressor_bytes(Compression::Zstd(level)));
             assert!(took <= counted, "level {level}: {took} bytes of {counted}");
         }

@@ -8,7 +8,7 @@ use crate::collect::copy::read::{LiveRegion, Opened};
 use crate::collect::copy::refresh::HintRefresher;
 use crate::collect::copy::{Copied, CopyRequest};
 use crate::collect::lifetime::{Grouping, LifetimeClass};
-use crate::container::compress_region::CompressRegion;
+use crate::container::compress_region::{CompressRegion, tables_of};
 use crate::container::seal::len_sealed;
 use crate::container::{Assigned, CompressedRegion, ContainerBuilder, Packer, Region, RegionChunk};
 use crate::crypto::TAG_LEN;
@@ -145,7 +145,8 @@ impl<'a, 'b> Packing<'a, 'b> {
         refresher: Option<&'a mut HintRefresher<'b>>,
     ) -> Self {
         let &CopyRequest { store, session, copies: Copies { compression, .. }, budget, driver, monitor, .. } = request;
-        let compress = CompressRegion::new(compression).limited(budget.compressing);
+        let tables = tables_of(store.config.format);
+        let compress = CompressRegion::new(compression).with_tables(tables).limited(budget.compressing);
         let container_bytes = store.config.container_bytes;
         let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
         let data = Grouping::new(&bytes.data, container_bytes.into(), budget.groups_max.saturating_sub(metadata.len()));

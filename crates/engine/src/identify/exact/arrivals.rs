@@ -241,6 +241,17 @@ impl RunMeter {
         self.duplicates / self.heads.max(1)
     }
 
+    /// Returns the mean number of duplicates for each unavoidable lookup, if windows were as long as runs: one lookup
+    /// for each run, and one for each false positive, which resolves no other chunk.
+    pub(in crate::identify) fn duplicates_per_lookup(&self) -> u64 {
+        self.duplicates / (self.heads + self.false_positives).max(1)
+    }
+
+    /// Returns how many false positives there are for each run of duplicates, rounded down.
+    pub(in crate::identify) fn false_positives_per_run(&self) -> u64 {
+        self.false_positives / self.heads.max(1)
+    }
+
     /// Returns true if most candidates are false positives: each needs a lookup, and no window resolves it.
     pub(in crate::identify) fn is_misled(&self) -> bool {
         self.duplicates < self.false_positives
@@ -319,6 +330,7 @@ mod tests {
             }
         }
         assert!((8..=12).contains(&arrivals.runs.mean_run()), "{:?}", arrivals.runs);
+        assert!(arrivals.runs.duplicates_per_lookup() <= 1 && 8 <= arrivals.runs.false_positives_per_run());
     }
 
     #[test]

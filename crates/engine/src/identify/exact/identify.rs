@@ -115,11 +115,11 @@ impl Index {
         let device = DeviceCosts::of_reads(store.reads);
         let limits = plan_limits(options, store.filter.bytes_left(), 0, store.unit_records(options.window.max()));
         let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
-        let schedule = schedule::of(options, device, &limits, last);
+        let schedule = schedule::of(options, device, &limits, store.positions_end(), last);
         let bytes = cache_bytes(options, store.filter.bytes_left());
         let cache = Cache::new(bytes.saturating_sub(store.units_bytes()));
         let mut arrivals = Arrivals::default();
-        arrivals.trace = schedule.plan().map(|_| Trace::default());
+        arrivals.trace = options.schedule.plans().then(Trace::default);
         Self {
             store,
             cache,

@@ -52,10 +52,16 @@ pub(in crate::identify) fn plan_limits(
 /// Work of the table and the log, at the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::identify) struct Work {
+    /// Chunks of the stream.
+    pub(in crate::identify) chunks: u64,
     pub(in crate::identify) lookups: u64,
+    /// Pending chunks that windows resolved.
+    pub(in crate::identify) resolved: u64,
     pub(in crate::identify) pages_needed: u64,
     pub(in crate::identify) reads: u64,
     pub(in crate::identify) bytes: u64,
+    /// Those of the log.
+    pub(in crate::identify) log_bytes: u64,
 }
 
 /// Counts between decisions.
@@ -77,19 +83,32 @@ impl Planning {
         self.bytes += chunks.iter().map(|chunk| u64::from(chunk.chunk.len)).sum::<u64>();
     }
 
+    /// Returns the chunks so far.
+    pub(in crate::identify) fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
     /// Returns the mean length of a chunk; 0 before the first.
     pub(in crate::identify) fn mean_len(&self) -> usize {
         usize::try_from(self.bytes / self.chunks.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// Notes recent lookups; returns the pages that each needed.
-    pub(in crate::identify) fn note(&mut self, keys: u64, pages_needed: u64) -> Option<f64> {
+    /// Notes recent lookups, and forgets earlier ones after a surprise; returns the pages that each needed.
+    pub(in crate::identify) fn note(&mut self, (keys, pages_needed): (u64, u64), is_surprise: bool) -> Option<f64> {
+        if is_surprise && keys != 0 {
+            (self.keys, self.pages_needed) = (0, 0);
+        }
         self.keys += keys;
         self.pages_needed += pages_needed;
         if KEYS_PER_HALVING <= self.keys {
             self.keys /= 2;
             self.pages_needed /= 2;
         }
+        self.pages_per_key()
+    }
+
+    /// Returns the pages that each of the recent lookups needed; `None` before the first.
+    pub(in crate::identify) fn pages_per_key(&self) -> Option<f64> {
         (self.keys != 0).then(|| self.pages_needed as f64 / self.keys as f64)
     }
 }

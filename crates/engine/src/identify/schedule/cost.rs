@@ -26,6 +26,9 @@ pub(in crate::identify) const WAIT_SECONDS: f64 = 100e-9;
 /// Seconds of processor time to look a chunk up.
 pub(in crate::identify) const KEY_SECONDS: f64 = 100e-9;
 
+/// Seconds of processor time that each chunk of the stream takes besides, whatever the plan is: reads in the background overlap with it.
+pub(in crate::identify) const CHUNK_SECONDS: f64 = 200e-9;
+
 /// Depth from which lookups in the background pay: below it, a batch takes hardly less time than its reads one by one.
 const DEPTH_IN_BACKGROUND: f64 = 3.0;
 

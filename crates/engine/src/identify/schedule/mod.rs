@@ -13,7 +13,7 @@ use crate::identify::schedule::planner::{LastPlan, Situation};
 use crate::identify::schedule::rounds::Rounds;
 use crate::identify::schedule::trace::Trace;
 
-mod adaptive;
+pub(in crate::identify) mod adaptive;
 pub(in crate::identify) mod cost;
 pub(in crate::identify) mod coverage;
 pub(in crate::identify) mod cycle;
@@ -128,7 +128,7 @@ pub(in crate::identify) trait Schedule: Debug + Send {
     /// Returns what to do.
     fn next(&mut self, view: &View<'_>) -> Decision;
 
-    /// Returns the plan of a schedule that plans: it says which chunks rounds look up, and what hits read.
+    /// Returns the plan that the schedule follows, if it does: it says which chunks rounds look up, and what hits read.
     fn plan(&self) -> Option<Plan> {
         None
     }
@@ -145,11 +145,12 @@ pub(in crate::identify) trait Schedule: Debug + Send {
 }
 
 /// Makes the schedule that options describe, for a device with some costs. One that plans starts with `last`, the last plan of
-/// an earlier session, if there is one.
+/// an earlier session, if there is one. `stored`: records of the log.
 pub(in crate::identify) fn of(
     options: &IndexOptions,
     device: DeviceCosts,
     limits: &PlanLimits,
+    stored: u64,
     last: Option<LastPlan>,
 ) -> Box<dyn Schedule> {
     match options.schedule {
@@ -158,6 +159,9 @@ pub(in crate::identify) fn of(
             Box::new(lazy::Lazy { threshold: threshold.max(1) as usize })
         }
         options::Schedule::Pool { candidates } => Box::new(pool::Pool::new(candidates)),
-        options::Schedule::Adaptive => Box::new(adaptive::Adaptive::new(device, limits, last)),
+        options::Schedule::Adaptive => {
+            let candidates = u32::try_from(options.threshold()).unwrap_or(u32::MAX);
+            Box::new(adaptive::Adaptive::new(device, limits, candidates, stored, last))
+        }
     }
 }

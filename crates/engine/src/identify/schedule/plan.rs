@@ -121,6 +121,14 @@ impl PlanLimits {
         self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
     }
 
+    /// Returns the plan that is most like a pool whose rounds begin with `candidates` chunks, if runs have `run` chunks.
+    pub(super) fn like_pool(&self, candidates: u32, run: f64) -> Plan {
+        // A pool reads windows of two runs, and none for single duplicates.
+        let window = WINDOWS.into_iter().find(|window| 2.0 * run <= f64::from(*window)).unwrap_or(self.window);
+        let (stride, window) = if run < 2.0 { (Stride::Chunks(1), 0) } else { (EACH_RUN, window) };
+        self.plan(candidates, stride, Shape::Forward, window)
+    }
+
     /// Returns the plan within these limits that is most like another one.
     pub(super) fn fit(&self, plan: &Plan) -> Plan {
         self.plan(plan.pool, plan.stride, Shape::of(plan), plan.window())

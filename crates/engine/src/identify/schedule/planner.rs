@@ -7,7 +7,7 @@
 
 #![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
 
-use crate::identify::schedule::cost::LookupCosts;
+use crate::identify::schedule::cost::{CHUNK_SECONDS, LookupCosts};
 use crate::identify::schedule::coverage::{COVERAGE_BYTES, Coverage};
 use crate::identify::schedule::plan::{Plan, PlanLimits};
 use crate::identify::schedule::replay::{Replayed, replay};
@@ -56,8 +56,10 @@ pub(in crate::identify) const PLANNING_BYTES: usize =
 /// Chooses plans by what they would have cost on the recent stream.
 #[derive(Debug)]
 pub(in crate::identify) struct Planner {
-    /// The plan in use.
-    pub(in crate::identify) plan: Plan,
+    /// The plan in use, if the index is no pool.
+    plan: Plan,
+    /// What is known of a pool, if it may be better than any plan.
+    pool: Option<PoolState>,
     traces: Vec<Trace>,
     /// Ranges of the log that the cache held before these traces.
     before: Coverage,
@@ -74,6 +76,38 @@ pub(in crate::identify) struct Planner {
     arrivals: u64,
     session_traces: u32,
     expected: u64,
+}
+
+/// A pool whose reads overlap with the work of the processor, as an alternative to plans.
+#[derive(Clone, Copy, Debug)]
+struct PoolState {
+    /// Chunks that start a round.
+    candidates: u32,
+    /// True if the index is a pool now.
+    is_used: bool,
+    /// How many times as long it took as its replay said, when a plan became better.
+    factor: f64,
+}
+
+/// Stored chunks for each that may wait, from which on a pool is an option. With fewer of them, the chunks that wait share most pages
+/// of the table if all are looked up together: at about 200 entries on a page, a chunk takes less than a tenth of a read, fewer than
+/// a pool reads for runs of 16.
+const STORED_FOR_POOL: u64 = 20;
+/// Share of the whole time that a plan must save for the index to be a pool no longer. The time of a plan is only an estimate, while a
+/// pool's was measured.
+const LEAVING_MIN: f64 = 0.15;
+/// Most times that a pool is taken to need as long as its replay says.
+const POOL_FACTOR_MAX: f64 = 4.0;
+
+/// Returns true if the chunks that may wait share few pages of the table.
+fn pool_pays(limits: &PlanLimits, stored: u64) -> bool {
+    u64::from(limits.pool) * STORED_FOR_POOL < stored
+}
+
+/// Returns the seconds that a pool takes for so many chunks besides [`CHUNK_SECONDS`] for each of them: what the device does meanwhile
+/// takes none.
+fn pool_seconds(of_device: f64, of_processor: f64, chunks: f64) -> f64 {
+    of_processor + (of_device - of_processor - chunks * CHUNK_SECONDS).max(0.0)
 }
 
 /// Returns true if much can be saved on a trace with so many lookups, and so many seconds of the device.
@@ -123,16 +157,31 @@ pub(in crate::identify) struct Situation {
     pub(in crate::identify) log_end: u64,
     /// Seconds that the device has taken since the last decision.
     pub(in crate::identify) spent: f64,
+    /// Seconds that the processor worked meanwhile for chunks that wait, lookups and windows.
+    pub(in crate::identify) worked: f64,
+    /// Chunks that arrived meanwhile.
+    pub(in crate::identify) chunks: u64,
+    /// True if chunks are looked up as they arrive: the stream waits for each read.
+    pub(in crate::identify) is_immediate: bool,
 }
 
 impl Planner {
-    /// Starts with a plan that was the last one of an earlier session, or with the initial one.
-    pub(in crate::identify) fn new(limits: &PlanLimits, last: Option<LastPlan>) -> Self {
+    /// Starts with a plan that was the last one of an earlier session, or as a pool, or with the initial plan. `pool`: how many chunks
+    /// begin a round of a pool, unless the device gives pools no advantage. `stored`: records of the log.
+    pub(in crate::identify) fn new(
+        limits: &PlanLimits,
+        pool: Option<u32>,
+        stored: u64,
+        last: Option<LastPlan>,
+    ) -> Self {
+        let is_used = last.is_none() && pool_pays(limits, stored);
         Self {
             plan: last.map_or_else(|| limits.initial(), |last| limits.fit(&last.plan)),
+            pool: pool.map(|candidates| PoolState { candidates, is_used, factor: 1.0 }),
             traces: Vec::new(),
             before: Coverage::new(0),
-            credit: CREDIT_MAX,
+            // A pool needs no haste, and planning would delay it.
+            credit: if is_used && pool.is_some() { 0.0 } else { CREDIT_MAX },
             wait: (0, 0),
             rate: 0.0,
             stream: StreamShape::default(),
@@ -143,9 +192,18 @@ impl Planner {
         }
     }
 
+    /// Returns the plan in use; `None` if the index is a pool.
+    pub(in crate::identify) fn plan(&self) -> Option<Plan> {
+        (!self.is_pool()).then_some(self.plan)
+    }
+
+    fn is_pool(&self) -> bool {
+        self.pool.is_some_and(|pool| pool.is_used)
+    }
+
     /// Returns the plan for the next session, if the stream of this one had one phase.
     pub(in crate::identify) fn last_plan(&self) -> Option<LastPlan> {
-        let has_one_phase = 1 < self.phase && self.phase == self.session_traces;
+        let has_one_phase = !self.is_pool() && 1 < self.phase && self.phase == self.session_traces;
         has_one_phase.then_some(LastPlan { plan: self.plan, chunks: self.arrivals })
     }
 
@@ -193,14 +251,21 @@ impl Planner {
         }
         let stream = StreamShape::of(&trace);
         self.phase = if self.phase == 0 || stream.is_like(&self.stream) { self.phase + 1 } else { 1 };
+        if let Some(pool) = self.pool.as_mut().filter(|_| self.phase == 1) {
+            pool.factor = 1.0;
+        }
         (self.stream, self.arrivals, self.session_traces) =
             (stream, self.arrivals + trace.arrivals, self.session_traces + 1);
         let arrivals = trace.arrivals.max(1) as f64;
         self.traces.push(trace);
         let newest = &self.traces[self.traces.len() - 1..];
-        let done = self.replay(self.plan, newest, situation, f64::INFINITY);
-        self.credit -= done.visits as f64 * VISIT_SECONDS;
-        let rate = done.seconds / arrivals;
+        let rate = if self.is_pool() {
+            measured_pool(&newest[0], situation) / newest[0].recorded().max(1) as f64
+        } else {
+            let done = self.replay(self.plan, newest, situation, f64::INFINITY);
+            self.credit -= done.visits as f64 * VISIT_SECONDS;
+            done.seconds / arrivals
+        };
         while TRACES.min(self.phase as usize) < self.traces.len() {
             self.drop_oldest();
         }
@@ -209,9 +274,9 @@ impl Planner {
         // One trace does not tell what a plan costs at first from what it costs further on.
         let is_held = self.expected != 0 && self.session_traces == 1;
         if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit && !is_held {
-            let best = self.choose(situation);
-            let wait = if best == self.plan { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
-            self.plan = best;
+            let before = self.plan();
+            self.choose(situation);
+            let wait = if before == self.plan() { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
             self.wait = (wait, wait);
             self.rate = rate;
         }
@@ -240,46 +305,130 @@ impl Planner {
         recent
     }
 
-    /// Descends from the current plan, or from an archetype that is better, to the best neighbor, and so on. Returns the plan
-    /// that it ends at, if that saves enough, or else the current one.
-    fn choose(&mut self, situation: &Situation) -> Plan {
+    /// Changes to the best plan, or to the pool, if that saves enough.
+    fn choose(&mut self, situation: &Situation) {
         let traces = self.recent();
         let newest = traces.last().map_or(0, |trace| trace.arrivals);
         let earlier = traces.iter().map(|trace| trace.arrivals).sum::<u64>() as f64 / newest.max(1) as f64 - 1.0;
         let horizon = self.horizon(earlier + 1.0, newest);
-        let mut tried: Vec<(Plan, f64)> = Vec::new();
-        let own = self.plan;
-        let mut cost_of = |planner: &mut Self, plan: Plan, seconds_max: f64| {
-            if let Some((_, cost)) = tried.iter().find(|(known, _)| *known == plan) {
-                return *cost;
+        let mut search = Search { traces: &traces, earlier, horizon, own: self.plan(), tried: Vec::new() };
+        let is_option = |pool: &PoolState| pool.is_used || pool_pays(&situation.limits, situation.log_end);
+        let Some(mut pool) = self.pool.filter(is_option) else {
+            let current = search.cost(self, situation, self.plan, f64::INFINITY);
+            let (best, least) = search.descend(self, situation, self.plan, current);
+            if least < current * (1.0 - SAVING_MIN) {
+                self.plan = best;
             }
-            let done = planner.replay(plan, &traces, situation, seconds_max);
-            planner.credit -= done.visits as f64 * VISIT_SECONDS;
-            // What a plan takes at first is spent already if it is the current one.
-            let first = (done.seconds - done.last_seconds - earlier * done.last_seconds).max(0.0);
-            let cost = horizon * done.last_seconds + if plan == own { 0.0 } else { first };
-            let cost = if seconds_max < done.seconds { cost.max(done.seconds) } else { cost };
-            tried.push((plan, cost));
-            cost
+            return;
         };
-        let current = cost_of(self, own, f64::INFINITY);
-        let (mut best, mut least) = (own, current);
+        let recorded = self.traces.last().map_or(0, Trace::recorded) as f64;
+        let of_chunks = horizon * recorded * CHUNK_SECONDS;
+        let current = match (self.is_pool(), self.traces.last()) {
+            (true, Some(newest)) => horizon * measured_pool(newest, situation),
+            _ => search.cost(self, situation, self.plan, f64::INFINITY),
+        };
+        // What is saved is a share of the whole time.
+        let saving_min = if pool.is_used { LEAVING_MIN } else { SAVING_MIN };
+        let enough = current - saving_min * (current + of_chunks);
+        // One trace is not enough where little can be saved.
+        let is_hasty = pool.is_used && current < of_chunks && (self.phase as usize) < TRACES;
+        if enough <= 0.0 || is_hasty {
+            return;
+        }
+        let like = situation.limits.like_pool(pool.candidates, mean_run(&traces));
+        if pool.is_used {
+            let (best, least) = search.descend(self, situation, like, enough);
+            if least < enough {
+                let replayed = horizon * self.replayed_pool(like, &traces, situation);
+                pool.factor = ((current + of_chunks) / (replayed + of_chunks)).clamp(1.0, POOL_FACTOR_MAX);
+                (self.plan, pool.is_used) = (best, false);
+            }
+        } else {
+            let of_pool = horizon * self.replayed_pool(like, &traces, situation) * pool.factor;
+            let (best, least) = search.descend(self, situation, self.plan, current);
+            if of_pool <= least.min(enough) {
+                pool.is_used = true;
+            } else if least < enough {
+                self.plan = best;
+            }
+        }
+        self.pool = Some(pool);
+    }
+
+    /// Returns the seconds that a pool would take for the last of some traces, as [`pool_seconds`] counts them. `like`: the plan that is
+    /// most like it.
+    fn replayed_pool(&mut self, like: Plan, traces: &[Trace], situation: &Situation) -> f64 {
+        let done = self.replay(like, traces, situation, f64::INFINITY);
+        self.credit -= done.visits as f64 * VISIT_SECONDS;
+        let chunks = self.traces.last().map_or(0, Trace::recorded) as f64;
+        pool_seconds(done.last_device_seconds, done.last_seconds - done.last_device_seconds, chunks)
+    }
+}
+
+/// Returns the seconds that a pool has taken for the recorded chunks of a trace, as [`pool_seconds`] counts them.
+fn measured_pool(trace: &Trace, situation: &Situation) -> f64 {
+    let recorded = trace.recorded() as f64;
+    let share = recorded / situation.chunks.max(trace.arrivals).max(1) as f64;
+    let (of_device, of_processor) = (situation.spent * share, situation.worked * share);
+    if situation.is_immediate { of_device + of_processor } else { pool_seconds(of_device, of_processor, recorded) }
+}
+
+/// Returns the mean run of the duplicates of some traces.
+fn mean_run(traces: &[Trace]) -> f64 {
+    let runs = traces.iter().flat_map(|trace| &trace.runs).filter(|run| !run.is_nowhere());
+    let (count, chunks) = runs.fold((0.0, 0.0), |(count, chunks), run| (count + 1.0, chunks + f64::from(run.len)));
+    if count == 0.0 { 0.0 } else { chunks / count }
+}
+
+/// A search for the plan that would take least on some traces, and the plans that it has tried.
+struct Search<'a> {
+    traces: &'a [Trace],
+    /// Chunks of the traces before the newest one, over those of that one.
+    earlier: f64,
+    /// For how many traces like the newest one the plan is chosen.
+    horizon: f64,
+    /// The plan in use.
+    own: Option<Plan>,
+    tried: Vec<(Plan, f64)>,
+}
+
+impl Search<'_> {
+    /// Returns the cost of a plan; if that is more than `seconds_max`, perhaps only something above it.
+    fn cost(&mut self, planner: &mut Planner, situation: &Situation, plan: Plan, seconds_max: f64) -> f64 {
+        if let Some((_, cost)) = self.tried.iter().find(|(known, _)| *known == plan) {
+            return *cost;
+        }
+        let done = planner.replay(plan, self.traces, situation, seconds_max);
+        planner.credit -= done.visits as f64 * VISIT_SECONDS;
+        // What a plan takes at first is spent already if it is the current one.
+        let first = (done.seconds - done.last_seconds - self.earlier * done.last_seconds).max(0.0);
+        let cost = self.horizon * done.last_seconds + if Some(plan) == self.own { 0.0 } else { first };
+        let cost = if seconds_max < done.seconds { cost.max(done.seconds) } else { cost };
+        self.tried.push((plan, cost));
+        cost
+    }
+
+    /// Descends from a plan, or from an archetype that is better, to the best neighbor, and so on. Returns the plan that it ends at,
+    /// and its cost: less than `least`, or else the plan that it began with.
+    fn descend(&mut self, planner: &mut Planner, situation: &Situation, start: Plan, mut least: f64) -> (Plan, f64) {
+        let mut best = start;
         let mut candidates = situation.limits.archetypes().to_vec();
+        candidates.push(start);
         candidates.extend(situation.limits.neighbors(&best));
         for _ in 0..STEPS_MAX {
-            let before = best;
+            let before = least;
             for plan in candidates {
-                let cost = cost_of(self, plan, least);
+                let cost = self.cost(planner, situation, plan, least);
                 if cost < least {
                     (best, least) = (plan, cost);
                 }
             }
-            if best == before {
+            if before <= least {
                 break;
             }
             candidates = situation.limits.neighbors(&best);
         }
-        if least < current * (1.0 - SAVING_MIN) { best } else { self.plan }
+        (best, least)
     }
 }
 

@@ -20,12 +20,21 @@ const LOG_END: u64 = 10_000_000;
 fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
     let device = DeviceCosts::of_profile(profile);
     let costs = LookupCosts { device, pages: 100_000.0, pages_per_key };
-    Situation { costs, limits: LIMITS, cache_records: 200_000, log_end: LOG_END, spent: 1.0 }
+    Situation {
+        costs,
+        limits: LIMITS,
+        cache_records: 200_000,
+        log_end: LOG_END,
+        spent: 1.0,
+        worked: 0.0,
+        chunks: 4_096,
+        is_immediate: false,
+    }
 }
 
 /// Passes a stream of positions to a planner, 4,096 chunks at a time; returns the plan.
 fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) -> Plan {
-    let mut planner = Planner::new(&situation.limits, None);
+    let mut planner = Planner::new(&situation.limits, None, 0, None);
     let mut trace = Trace::default();
     for (sequence, position) in (0..).zip(positions) {
         trace.pass(Sequence(sequence), position.map(Position));
@@ -48,6 +57,52 @@ fn runs(len: u64, chunks: usize) -> impl Iterator<Item = Option<u64>> {
         Some(Some(start + at - 1))
     };
     std::iter::from_fn(next).take(chunks)
+}
+
+/// Returns a pool of 2,048 chunks at each round.
+fn pool() -> Planner {
+    Planner::new(&LIMITS, Some(2_048), LOG_END, None)
+}
+
+/// Passes traces of 8,192 chunks of a stream to a pool that takes so many seconds of the device for each.
+fn learn_as_pool(planner: &mut Planner, seconds: f64, positions: impl Iterator<Item = Option<u64>>) {
+    let situation = Situation { spent: seconds, chunks: 8_192, ..situation(SSD, 1.0) };
+    let mut trace = Trace::default();
+    for (sequence, position) in (0..).zip(positions) {
+        trace.pass(Sequence(sequence), position.map(Position));
+        if trace.arrivals == situation.chunks {
+            planner.decide(std::mem::take(&mut trace), &situation);
+        }
+    }
+}
+
+#[test]
+fn a_pool_is_an_option_where_waiting_chunks_share_few_pages_of_the_table() {
+    let starts_as_pool = |pool, stored, last| Planner::new(&LIMITS, pool, stored, last).plan().is_none();
+    assert!(starts_as_pool(Some(2_048), LOG_END, None));
+    assert!(!starts_as_pool(None, LOG_END, None), "a device that serves one read at a time");
+    assert!(!starts_as_pool(Some(2_048), 100_000, None), "a small table");
+    let last = LastPlan { plan: LIMITS.initial(), chunks: 1_000_000 };
+    assert!(!starts_as_pool(Some(2_048), LOG_END, Some(last)));
+}
+
+#[test]
+fn a_pool_stays_one_while_its_reads_take_no_longer_than_the_processor_and_as_long_as_no_plan_reads_much_less() {
+    let mut planner = pool();
+    learn_as_pool(&mut planner, 8_192.0 * CHUNK_SECONDS, runs(16, 80_000));
+    assert_eq!(planner.plan(), None);
+    // A lookup and a window for each run, with all of the device's depth.
+    learn_as_pool(&mut planner, 2.0 * 512.0 / 93_000.0, runs(16, 80_000));
+    assert_eq!(planner.plan(), None);
+}
+
+#[test]
+fn a_pool_ends_once_a_plan_takes_much_less() {
+    let mut planner = pool();
+    // Each chunk is looked up, although runs are long.
+    learn_as_pool(&mut planner, 8_192.0 / 93_000.0, runs(2_000, 80_000));
+    let plan = planner.plan().expect("a plan with long windows");
+    assert!(400 < plan.window(), "{plan:?}");
 }
 
 fn cost(plan: Plan, situation: &Situation, trace: &Trace) -> f64 {
@@ -98,7 +153,7 @@ fn one_chunk_of_many_is_looked_up_where_neighbors_share_a_window() {
     });
     let situation = situation(SSD, 1.0);
     let trace = trace_of(positions.take(20_000));
-    let mut planner = Planner::new(&situation.limits, None);
+    let mut planner = Planner::new(&situation.limits, None, 0, None);
     planner.decide(trace.clone(), &situation);
     let each = cost(LIMITS.plan(8_192, Stride::Chunks(1), Shape::Forward, 0), &situation, &trace);
     let chosen = cost(planner.plan, &situation, &trace);

@@ -14,8 +14,12 @@ use crate::kv::PAGE_BYTES;
 pub(in crate::identify) struct Replayed {
     /// Seconds of the last trace.
     pub(in crate::identify) last_seconds: f64,
+    /// Those of the device alone.
+    pub(in crate::identify) last_device_seconds: f64,
     /// Seconds of the device, and of the processor for records of windows.
     pub(in crate::identify) seconds: f64,
+    /// Seconds of the device alone.
+    pub(in crate::identify) device_seconds: f64,
     /// Runs that were visited: the processor time of the replay itself.
     pub(in crate::identify) visits: u64,
 }
@@ -68,9 +72,9 @@ pub(in crate::identify) fn replay(
         done,
     };
     let mut oldest = None;
-    let mut before_last = 0.0;
+    let mut before_last = (0.0, 0.0);
     for trace in traces {
-        before_last = replay.done.seconds;
+        before_last = (replay.done.seconds, replay.done.device_seconds);
         for run in &trace.runs {
             if seconds_max < replay.done.seconds {
                 return replay.done;
@@ -93,11 +97,17 @@ pub(in crate::identify) fn replay(
         let full = f64::from(plan.pool).min(density * limits.age as f64);
         replay.resolve(end, (full / replay.count as f64).max(1.0));
     }
-    replay.done.last_seconds = replay.done.seconds - before_last;
+    replay.done.last_seconds = replay.done.seconds - before_last.0;
+    replay.done.last_device_seconds = replay.done.device_seconds - before_last.1;
     replay.done
 }
 
 impl Replay<'_> {
+    fn spend(&mut self, of_device: f64, of_processor: f64) {
+        self.done.seconds += of_device + of_processor;
+        self.done.device_seconds += of_device;
+    }
+
     fn is_covered(&self, position: u64) -> Option<u64> {
         let is_recent = self.cover.records() < self.before.capacity() / 2;
         self.cover.end_at(position).or_else(|| self.before.end_at(position).filter(|_| is_recent))
@@ -147,7 +157,7 @@ impl Replay<'_> {
     fn read_ahead(&mut self, start: u64) {
         let end = (start + u64::from(self.plan.window())).min(self.log_end).max(start + 1);
         let of_device = self.costs.device.batch(1.0, (pages_of(start, end) * PAGE_BYTES as u64) as f64);
-        self.done.seconds += of_device + (end - start) as f64 * RECORD_SECONDS;
+        self.spend(of_device, (end - start) as f64 * RECORD_SECONDS);
         self.cover.add(start, end);
         self.read_up_to = Some(end);
     }
@@ -159,7 +169,7 @@ impl Replay<'_> {
             let selected = select(&self.pending, self.plan.stride.of_round(round));
             self.done.visits += self.pending.len() as u64 + selected.len() as u64;
             let keys = selected.iter().map(|it| f64::from(it.len)).sum::<f64>();
-            self.done.seconds += self.costs.time(keys * shared) / shared + keys * KEY_SECONDS;
+            self.spend(self.costs.time(keys * shared) / shared, keys * KEY_SECONDS);
             if self.plan.window() != 0 {
                 self.read_windows(&selected, now, shared);
             }
@@ -200,7 +210,7 @@ impl Replay<'_> {
             self.read_up_to = Some(end);
         }
         let of_device = self.costs.device.batch(f64::from(reads) * shared, bytes as f64 * shared) / shared;
-        self.done.seconds += of_device + records as f64 * RECORD_SECONDS;
+        self.spend(of_device, records as f64 * RECORD_SECONDS);
     }
 
     /// Returns what is neither selected nor covered.
