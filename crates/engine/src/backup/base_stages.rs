@@ -110,6 +110,11 @@ impl BaseStages {
         self.reader.clone().map(|reader| Arc::new(reader) as Arc<dyn BasePlaintexts>)
     }
 
+    /// Returns what limits the chains of bases that are read at the same time.
+    pub(super) fn chains(&self) -> Option<Arc<Permits>> {
+        self.reader.as_ref().map(BaseReader::chains)
+    }
+
     /// Returns the task of compressing regions of a kind against bases of that kind alone, and how many it takes at the same time.
     pub(super) fn compressing(
         &self,

@@ -18,6 +18,7 @@ use crate::crypto::Keys;
 use crate::error::Result;
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
+use crate::pipeline::Permits;
 use crate::recipe::MetadataSink;
 use crate::store::container_writer::StoredUnit;
 use crate::store::manifests::ManifestBuilder;
@@ -251,6 +252,11 @@ impl<'a> IdentifyStage<'a> {
     /// Returns true if so many references wait that they must be resolved before more are submitted.
     pub(crate) fn is_congested(&self) -> bool {
         self.slots_max <= self.slots.len()
+    }
+
+    /// Returns what limits the chains of bases that packing reads at the same time; `None`: it reads none.
+    pub(crate) fn base_chains(&self) -> Option<Arc<Permits>> {
+        self.pack.base_chains()
     }
 
     /// Returns how many references wait to be taken.

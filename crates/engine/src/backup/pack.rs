@@ -83,6 +83,11 @@ impl PackStage {
         }
     }
 
+    /// Returns what limits the chains of bases that are read at the same time; `None`: it reads none.
+    pub(crate) fn base_chains(&self) -> Option<Arc<Permits>> {
+        self.bases.chains()
+    }
+
     /// Appends a unique chunk.
     pub(crate) fn push(
         &mut self,

@@ -51,7 +51,7 @@ struct Shared {
     /// Announces that a region was read.
     changed: Condvar,
     /// One for each region of the chains that are read.
-    chains: Permits,
+    chains: Arc<Permits>,
     compressors: BufferPool<Compressor>,
 }
 
@@ -103,21 +103,28 @@ impl BaseReader {
 
     /// Does what [`BaseReader::new`] does, and takes the plaintexts of up to `chains` such chains.
     pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
-        let directories_bytes = (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX);
+        let chains = Arc::new(Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)));
+        Self::sharing_chains(store, containers, memory_bytes, chains)
+    }
+
+    /// Does what [`BaseReader::new`] does, and takes the plaintexts of chains out of the memory of another reader.
+    pub(crate) fn sharing_chains(
+        store: &Store,
+        containers: &Containers,
+        memory_bytes: usize,
+        chains: Arc<Permits>,
+    ) -> Self {
+        let plaintext_bytes = Self::plaintext_bytes(memory_bytes);
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
-            directories: Lru::new(directories_bytes),
-            regions: Lru::new(memory_bytes - directories_bytes),
+            directories: Lru::new(memory_bytes - plaintext_bytes),
+            regions: Lru::new(plaintext_bytes),
             reading: BTreeSet::new(),
             counts: BaseCounts::default(),
         };
-        let shared = Shared {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            chains: Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)),
-            compressors: BufferPool::default(),
-        };
+        let shared =
+            Shared { state: Mutex::new(state), changed: Condvar::new(), chains, compressors: BufferPool::default() };
         Self { store: store.clone(), shared: Arc::new(shared), observer: None, kind: None }
     }
 
@@ -134,6 +141,16 @@ impl BaseReader {
     /// Returns the memory of the plaintexts of a chain of the greatest length.
     pub(crate) fn chain_bytes(store: &Store) -> usize {
         CHAIN_REGIONS_MAX * store.config.region_bytes.max(store.config.chunking.chunk_bytes_max()) as usize
+    }
+
+    /// Returns how much of the memory of a reader is for plaintexts.
+    pub(super) fn plaintext_bytes(memory_bytes: usize) -> usize {
+        memory_bytes - (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX)
+    }
+
+    /// Returns one permit for each region of the chains that are read at the same time.
+    pub(crate) fn chains(&self) -> Arc<Permits> {
+        Arc::clone(&self.shared.chains)
     }
 
     /// Looks in other containers from now on.

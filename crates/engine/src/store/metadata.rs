@@ -4,10 +4,15 @@
 //! containers: the reader learns the position of each chunk from their directories. Reading a repository needs no index, no
 //! lock and nothing on the host.
 
+use std::sync::Arc;
+
 use crate::codec::len_u32;
+use crate::container::bases::{BASES_MAX, CHAIN_REGIONS_MAX};
 use crate::error::{Error, Result};
+use crate::object::FormatVersion;
 use crate::object::names::ContainerKind;
 use crate::object::store::RangeRead;
+use crate::pipeline::Permits;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
 #[cfg(test)]
@@ -26,6 +31,18 @@ const READ_AHEAD_SHARE: usize = 4;
 /// Most regions that are read together.
 const READ_AHEAD_MAX: usize = 32;
 
+/// Plaintexts of the longest chain of regions of the default size, 512 KiB.
+const CHAIN_BYTES: usize = CHAIN_REGIONS_MAX * (512 << 10);
+/// Memory for regions in which any of them can be opened: a cache that holds a chain, of which a quarter is for directories; a prefix of two
+/// regions; and two regions that are read together. A chain takes nothing besides the cache that it fits in: it is what was used last.
+const BASED_BYTES: usize = (4 * CHAIN_BYTES).div_ceil(3) + PREFIX_BYTES + AHEAD_BYTES_MIN;
+/// A prefix of two regions.
+const PREFIX_BYTES: usize = BASES_MAX * (512 << 10);
+/// For locations and directories at least: as much as those of a reader of 4 MiB have.
+const REST_BYTES_MIN: usize = 2 << 20;
+/// Two regions that are read together.
+const AHEAD_BYTES_MIN: usize = 2 * (512 << 10);
+
 /// Memory of a metadata reader.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataMemory {
@@ -33,9 +50,16 @@ pub struct MetadataMemory {
     pub locations_bytes: usize,
     /// Bytes for opened directories.
     pub directories_bytes: usize,
-    /// Bytes for opened regions and the directories of those that are bases. A region with bases takes the plaintexts of its chain besides
-    /// while it is opened.
+    /// Bytes for opened regions and the directories of those that are bases, for regions that are read together, and for prefixes.
     pub regions_bytes: usize,
+}
+
+/// Division of the memory for regions.
+struct CacheShares {
+    /// For regions that are read together.
+    ahead_bytes: usize,
+    /// For regions that were used last, and directories of those that are bases.
+    cache_bytes: usize,
 }
 
 impl MetadataMemory {
@@ -47,6 +71,27 @@ impl MetadataMemory {
     /// Divides what the containers leave of a budget, at least half of it.
     pub fn left_by(containers: &Containers, bytes: usize) -> Self {
         Self::of(bytes.saturating_sub(containers.memory_bytes()).max(bytes / 2))
+    }
+
+    /// Divides the same memory for a repository whose regions may have bases: if it is at least 15 MiB, any chain counts in it. A smaller one
+    /// is exceeded while a chain is read that its cache does not hold: by at most 9 MiB.
+    fn for_bases(self) -> Self {
+        let all = self.locations_bytes + self.directories_bytes + self.regions_bytes;
+        let left = all.saturating_sub(REST_BYTES_MIN.max(all / 8));
+        let regions_bytes = self.regions_bytes.max(BASED_BYTES.min(left));
+        let rest = all - regions_bytes;
+        Self { locations_bytes: rest / 2, directories_bytes: rest - rest / 2, regions_bytes }
+    }
+
+    /// Divides the memory for regions. What is left of it is for a prefix.
+    fn cache_shares(self, has_bases: bool) -> CacheShares {
+        let share = self.regions_bytes / READ_AHEAD_SHARE;
+        let (ahead_bytes, prefix_bytes) = match self.regions_bytes.checked_sub(BASED_BYTES) {
+            _ if !has_bases => (share, 0),
+            Some(unused) => (share.min(unused + AHEAD_BYTES_MIN), PREFIX_BYTES),
+            None => (share, PREFIX_BYTES.min(share)),
+        };
+        CacheShares { ahead_bytes, cache_bytes: self.regions_bytes - ahead_bytes - prefix_bytes }
     }
 
     /// Metadata has no hints, so that the view never reads where chunks have moved.
@@ -107,19 +152,19 @@ impl MetadataReader {
     /// Learns the position of every metadata chunk in the listed containers. Lists them again when a chunk is in none of
     /// them: a collection may have moved it.
     pub fn open(store: &Store, containers: &Containers, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
-        let view = View::new(store, containers, scratch, memory.view());
-        Self::over(view, Usable::Any, scratch, memory)
+        Self::over((store, containers, scratch), memory, |view| (view, Usable::Any, None))
     }
 
-    /// Like [`MetadataReader::open`], but never lists again: for a session, which refers to what it reads.
+    /// Like [`MetadataReader::open`], but never lists again: for a session, which refers to what it reads. Chains of bases are read
+    /// in the memory of another reader, if its limit is given.
     pub(crate) fn open_live(
         store: &Store,
         live: &Containers,
         scratch: &Scratch,
         memory: MetadataMemory,
+        chains: Option<Arc<Permits>>,
     ) -> Result<Self> {
-        let view = View::new(store, live, scratch, memory.view()).fixed();
-        Self::over(view, Usable::Any, scratch, memory)
+        Self::over((store, live, scratch), memory, |view| (view.fixed(), Usable::Any, chains))
     }
 
     /// Like [`MetadataReader::open_live`], but passes over containers that are not as long as their directories say. The
@@ -130,21 +175,26 @@ impl MetadataReader {
         scratch: &Scratch,
         memory: MetadataMemory,
     ) -> Result<Self> {
-        let view = View::new(store, live, scratch, memory.view()).fixed();
-        Self::over(view, Usable::Whole, scratch, memory)
+        Self::over((store, live, scratch), memory, |view| (view.fixed(), Usable::Whole, None))
     }
 
-    fn over(view: View, usable: Usable, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
-        let store = view.store().clone();
+    fn over(
+        (store, containers, scratch): (&Store, &Containers, &Scratch),
+        memory: MetadataMemory,
+        how: impl FnOnce(View) -> (View, Usable, Option<Arc<Permits>>),
+    ) -> Result<Self> {
+        let has_bases = store.config.format != FormatVersion::V1;
+        let memory = if has_bases { memory.for_bases() } else { memory };
+        let (view, usable, chains) = how(View::new(store, containers, scratch, memory.view()));
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
-        let ahead_bytes = memory.regions_bytes / READ_AHEAD_SHARE;
-        let regions = BaseReader::new(&store, view.containers(), memory.regions_bytes - ahead_bytes);
+        let CacheShares { ahead_bytes, cache_bytes } = memory.cache_shares(has_bases);
+        let chains = chains.unwrap_or_else(|| Arc::new(Permits::new(CHAIN_REGIONS_MAX)));
         let mut reader = Self {
             usable,
-            locations: Locations::new(&store, locations),
-            store,
+            locations: Locations::new(store, locations),
+            store: store.clone(),
             view,
-            regions,
+            regions: BaseReader::sharing_chains(store, containers, cache_bytes, chains),
             ahead_bytes,
             findings: Vec::new(),
             read_from: None,
@@ -330,5 +380,31 @@ impl MetadataReader {
         let count = recipe.chunk_count();
         let hints = decode_hints(&chunk.hints, count).unwrap_or_else(|_| vec![None; count]);
         Ok((recipe, hints))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_bases_a_reader_takes_as_much_and_its_cache_holds_a_chain_from_15_mib_on() {
+        let sum = |memory: MetadataMemory| memory.locations_bytes + memory.directories_bytes + memory.regions_bytes;
+        for bytes in [1 << 20, 4 << 20, 14 << 20, 15 << 20, 16 << 20, 32 << 20, 128 << 20, 1 << 30] {
+            let memory = MetadataMemory::of(bytes);
+            let based = memory.for_bases();
+            assert_eq!((sum(memory), sum(based)), (bytes, bytes));
+            assert!(memory.regions_bytes <= based.regions_bytes, "{bytes}: {based:?}");
+            let least = memory.locations_bytes.min(REST_BYTES_MIN / 2);
+            assert!(least <= based.locations_bytes && least <= based.directories_bytes, "{bytes}: {based:?}");
+            let CacheShares { ahead_bytes, cache_bytes } = based.cache_shares(true);
+            assert!(ahead_bytes + cache_bytes + PREFIX_BYTES.min(bytes / 8) <= based.regions_bytes, "{bytes}");
+            let plaintexts = BaseReader::plaintext_bytes(cache_bytes);
+            assert_eq!(CHAIN_BYTES <= plaintexts, 15 << 20 <= bytes, "{bytes}: {plaintexts} bytes of plaintexts");
+            assert!(AHEAD_BYTES_MIN <= ahead_bytes || bytes < 15 << 20, "{bytes}: {ahead_bytes}");
+            // Without bases nothing changes.
+            let CacheShares { ahead_bytes, cache_bytes } = memory.cache_shares(false);
+            assert_eq!((ahead_bytes, ahead_bytes + cache_bytes), (bytes / 8, bytes / 2));
+        }
     }
 }
