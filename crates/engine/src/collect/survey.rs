@@ -108,14 +108,13 @@ impl Survey<'_> {
         found: Option<&'a mut SpillMap>,
         hinted: &'a mut Hinted,
     ) -> Result<HintRefresher<'a>> {
-        let owner = match &self.session {
-            Some(session) => session.id,
+        let owner = if let Some(session) = &self.session {
+            session.id
+        } else {
             // Hints with another id have another length once they are compressed, so it is drawn as a session's is.
-            None => {
-                let mut id = [0; 16];
-                self.store.host.random(&mut id)?;
-                SessionId(id)
-            }
+            let mut id = [0; 16];
+            self.store.host.random(&mut id)?;
+            SessionId(id)
         };
         let memory_bytes = (self.memory() / 16).max(HintRefresher::BYTES_MIN);
         HintRefresher::new((self.store, &self.request.scratch, owner), listed, given_up, found, hinted, memory_bytes)
