@@ -11,7 +11,7 @@ use onefold_engine::collect::{PruneRequest, PruneState, prune};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::container::bases::Base as RegionBase;
 use onefold_engine::container::seal::{BasePlaintexts, Plaintext};
-use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, Region, RegionChunk, Sealer};
+use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, DirectoryChunk, Region, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::ContainerKind;
@@ -19,8 +19,8 @@ use onefold_engine::object::{Config, FormatVersion};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::{SessionKind, Snapshot};
 use onefold_engine::store::create::Adjustments;
-use onefold_engine::store::metadata::Scratch;
-use onefold_engine::store::{Session, Store, read_file, upgrade};
+use onefold_engine::store::metadata::{MetadataMemory, Scratch};
+use onefold_engine::store::{MetadataReader, Session, Store, read_file, upgrade};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::{Chunk, ChunkKind, ContainerId, RegionId, Sequence, SessionId};
@@ -29,7 +29,7 @@ use onefold_engine::{Error, Result};
 use crate::integration::damage::{Base, Damage};
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_clean, assert_restores, forget, request};
-use crate::integration::support::{Ask, Draw, SMALL, World, bases_of, container_names, copy, noise, tell};
+use crate::integration::support::{Ask, Draw, SMALL, World, bases_of, container_names, copy, noise, tell, twin};
 
 /// Small containers of format 2.
 pub(super) const SMALL_2: Adjustments = Adjustments { format: FormatVersion::V2, ..SMALL };
@@ -240,7 +240,7 @@ pub(super) fn versions(adjustments: Adjustments, way: Way, seed: u64, (files, ro
         edit_everywhere(&source, seed, files, round);
         let report = world.backup(&store, &source, &ask(&policy)).unwrap().report;
         assert_eq!(report.failures, 0);
-        snapshots.push((report.session, report.snapshot, copy(&source)));
+        snapshots.push((report.session, report.snapshot, twin(&source)));
         policy.next_session();
     }
     Versions { world, store, snapshots }
@@ -282,10 +282,12 @@ impl Versions {
 #[test]
 fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
     let plain = stored_bytes(&versions(SMALL, Way::Previous, 1, (8, 4)).store);
-    for (way, seed) in
-        [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3), (Way::Adversarial, 4)]
-    {
-        let versions = versions(SMALL_2, way, seed, (8, 4));
+    // Few proposals of the adversary can be carried out, and a session has few regions of metadata.
+    let adversaries = (4..10).map(|seed| (Way::Adversarial, seed));
+    let others = [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3)];
+    let mut of_adversaries = 0;
+    for (way, seed) in others.into_iter().chain(adversaries) {
+        let versions = versions(SMALL_2, way, seed, (8, if way == Way::Adversarial { 6 } else { 4 }));
         versions.assert_all_restore(&format!("{way:?}"));
         let of_metadata = depths_of(&versions.store, ContainerKind::Metadata);
         let depths = depths(&versions.store);
@@ -294,8 +296,12 @@ fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
         tell(&format!(
             "{way:?}: depths {depths:?}, of metadata {of_metadata:?}, {bytes} bytes of {plain} without bases"
         ));
-        let has_bases = of_metadata.keys().any(|depth| *depth != 0);
-        assert!(has_bases || way == Way::Adversarial, "{way:?}: {of_metadata:?}");
+        let based_metadata: usize = of_metadata.range(1..).map(|(_, count)| count).sum();
+        if way == Way::Adversarial {
+            of_adversaries += based_metadata;
+        } else {
+            assert!(0 < based_metadata, "{way:?}: {of_metadata:?}");
+        }
         match way {
             Way::Previous => {
                 assert!(depths.keys().copied().collect::<BTreeSet<u8>>().is_superset(&BTreeSet::from([0, 1, 2, 3])));
@@ -306,6 +312,7 @@ fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
         }
         assert!(*depths.keys().max().unwrap() <= 4);
     }
+    assert!(0 < of_adversaries, "no adversary ever named a base of metadata");
 }
 
 #[test]
@@ -506,6 +513,62 @@ pub(super) fn forge_chunk(
 }
 
 #[test]
+fn a_reader_that_stays_open_reads_metadata_that_later_sessions_have_stored_against_each_other() {
+    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (3, 4));
+    let (scratch, first) = (world.scratch(), snapshots[0].0);
+    let listed = store.list_containers(&scratch).unwrap();
+    let of_first = listed.retain(|_, id| id.session == first);
+    let mut reader = MetadataReader::open(&store, &of_first, &scratch, MetadataMemory::of(4 << 20)).unwrap();
+    reader.learn(&listed).unwrap();
+    let mut later = 0;
+    for name in container_names(&store).into_iter().filter(|name| name.kind == ContainerKind::Metadata) {
+        let opened = store.open_container(&name).unwrap();
+        for chunk in &opened.directory.chunks {
+            reader.read(chunk.kind, chunk.fingerprint.unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let is_later = |base: RegionId| base.container.session != first;
+        later += opened
+            .directory
+            .regions
+            .iter()
+            .flat_map(|region| region.bases.iter())
+            .filter(|base| is_later(*base))
+            .count();
+    }
+    assert!(0 < later, "no base is of a later session");
+}
+
+#[test]
+fn regions_of_both_kinds_and_their_prefixes_are_compared_with_their_names_before_they_are_sealed() {
+    let Versions { store, .. } = versions(SMALL_2, Way::Previous, 3, (4, 3));
+    let bases = bases_of(&store);
+    let mut compared = BTreeMap::<bool, usize>::new();
+    for name in container_names(&store) {
+        let reader = store.open_container(&name).unwrap();
+        for (region, entry) in (0..).zip(&reader.directory.regions).filter(|(_, entry)| !entry.bases.is_empty()) {
+            let plain = store.read_region(&reader, region, &bases, &mut Compressor::default()).unwrap();
+            let prefix = bases.prefix_of(&reader, region).unwrap();
+            let of_chunk = |chunk: &DirectoryChunk| RegionChunk {
+                chunk: Chunk { fingerprint: chunk.fingerprint.unwrap(), len: chunk.len },
+                kind: chunk.kind,
+                hints_len: chunk.hints_len,
+                sequence: Sequence(0),
+            };
+            let chunks: Vec<_> = reader.directory.chunks[reader.chunks_of(region)].iter().map(of_chunk).collect();
+            let is_right =
+                |kind, plain: &[u8], prefix: &[u8]| bases.is_right((kind, &chunks), plain, &entry.bases, prefix);
+            assert!(is_right(name.kind, &plain, &prefix), "{name}");
+            let flipped = |bytes: &[u8]| [&[bytes[0] ^ 1], &bytes[1..]].concat();
+            assert!(!is_right(name.kind, &flipped(&plain), &prefix) && !is_right(name.kind, &plain, &flipped(&prefix)));
+            let other = if name.kind == ContainerKind::Data { ContainerKind::Metadata } else { ContainerKind::Data };
+            assert!(!is_right(other, &plain, &prefix), "{name}: its bases are not of the other kind");
+            *compared.entry(name.kind == ContainerKind::Data).or_default() += 1;
+        }
+    }
+    assert!(compared.len() == 2 && compared.values().all(|count| 1 < *count), "{compared:?}");
+}
+
+#[test]
 fn forged_bases_are_refused_with_a_sentence_before_anything_is_read() {
     let world = World::new(1).without_oracle();
     let store = world.create(SMALL_2).unwrap();
@@ -639,7 +702,7 @@ fn an_upgraded_repository_takes_bases_is_pruned_and_restores() {
     for round in 1..3 {
         edit_everywhere(&source, 6, 4, round);
         let report = world.backup(&store, &source, &ask(&policy)).unwrap().report;
-        snapshots.push((report.session, report.snapshot, copy(&source)));
+        snapshots.push((report.session, report.snapshot, twin(&source)));
         policy.next_session();
     }
     assert!(depths(&store).contains_key(&1), "regions of format 1 are bases");

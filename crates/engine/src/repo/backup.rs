@@ -256,7 +256,6 @@ pub(crate) fn bring_up_to_date(
     let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
-    unreadable.extend(without_bases(session));
     let shared = take_shared(listed, &missing, &unreadable, index)?;
     let to_read = listed
         .retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
@@ -266,11 +265,6 @@ pub(crate) fn bring_up_to_date(
     }
     index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
     Ok(listed.retain(|_, id| !unreadable.contains(&id)))
-}
-
-/// Returns the containers that may lack a base.
-fn without_bases(session: &Session) -> BTreeSet<ContainerId> {
-    session.lacking_bases.iter().collect()
 }
 
 /// Containers whose directories were read into an index.
@@ -352,8 +346,7 @@ fn make_durable(
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<BTreeSet<ContainerId>> {
-    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !session.lacking_bases.contains(*id);
-    let in_doubt = session.live.retain(|_, id| is_in_doubt(&id) && !index.knows(id));
+    let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {
         return Ok(unreadable);

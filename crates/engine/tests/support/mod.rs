@@ -423,6 +423,21 @@ pub(super) fn copy(tree: &MemTree) -> MemTree {
     MemTree::load(tree, Path::new("/")).unwrap()
 }
 
+/// Copies a tree with all that only the original has: devices, inodes and change times. A backup of it makes the nodes that one of the
+/// original makes.
+pub(super) fn twin(tree: &MemTree) -> MemTree {
+    let twin = copy(tree);
+    let mut todo = vec![PathBuf::from("/")];
+    while let Some(path) = todo.pop() {
+        let metadata = SourceTree::metadata(tree, &path).unwrap();
+        if metadata.kind == EntryKind::Directory {
+            todo.extend(SourceTree::list(tree, &path).unwrap().iter().map(|name| path.join(name)));
+        }
+        twin.edit(&path, |own| *own = metadata);
+    }
+    twin
+}
+
 /// A container as it lies in the repository, opened and decompressed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OpenContainer {
