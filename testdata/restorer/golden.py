@@ -22,6 +22,8 @@ import sources
 FORMATS = Path(__file__).resolve().parent.parent / "formats"
 PASSWORD = "correct horse battery staple"
 SIZES_MAX = {1: 200_000, 2: 300_000}
+# Files that no version of the second source changes.
+FILES = 24
 # Small enough that recipes and directories of some hundred items have several levels.
 PARAMETERS = ["--chunk-size", "512", "--container-size", "65536"]
 # A text, and how far apart the edits of each further version are: with dense ones a region has whole regions as bases, with
@@ -73,6 +75,9 @@ def make_second_format(maker):
     maker.backup(source, "lz4")
     versions = maker.temporary / "versions"
     versions.mkdir()
+    # Nodes that list these resemble each other from version to version.
+    for number in range(FILES):
+        sources.write(versions / f"file-{number:03}", sources.noise(1000 + number, 40))
     for version in range(len(DISTANCES) + 1):
         sources.write(versions / "text", sources.edited_words("versions", TEXT_LEN, DISTANCES[:version]))
         # What no other version has, so that a prune removes something.
@@ -82,19 +87,21 @@ def make_second_format(maker):
     forgotten = maker.snapshots.pop(1)
     maker.onefold("forget", forgotten["id"])
     maker.onefold("prune", "--compression", "zstd:19")
-    two_whole, of_chunks, deep = count_bases(restorer.Repository(maker.kept / "repo", PASSWORD.encode()))
-    print(f"regions: {two_whole} with two whole bases, {of_chunks} with chunks as bases, {deep} in chains")
-    if not (two_whole and of_chunks and deep):
+    counts = count_bases(restorer.Repository(maker.kept / "repo", PASSWORD.encode()))
+    print("regions: {} with two whole bases, {} with chunks as bases, {} in chains, {} of metadata with bases".format(*counts))
+    if not all(counts):
         sys.exit("golden.py: not all forms of bases are in the repository: make it again, with other keys")
 
 
 def count_bases(repository):
-    """How many regions have two whole bases, chunks as bases, and a base that has one."""
+    """How many regions have two whole bases, chunks as bases, and a base that has one, and how many of metadata have bases."""
     containers = [one for container_id in repository.listed for one in repository.open_containers(container_id)]
     regions = [region for container in containers for region in container.regions]
     two_whole = sum(len(runs_of(region, False)) == 2 for region in regions)
     of_chunks = sum(len(runs_of(region, True)) > 0 for region in regions)
-    return two_whole, of_chunks, sum(region.bases[0] >= 2 for region in regions)
+    metadata = [region for container in containers if not container.is_data for region in container.regions]
+    deep = sum(region.bases[0] >= 2 for region in regions)
+    return two_whole, of_chunks, deep, sum(region.bases[0] >= 1 for region in metadata)
 
 
 def runs_of(region, are_chunks):

@@ -300,11 +300,10 @@ def parse_commit(body, session, stored_hash):
     texts = {tag: [text(value) for value in fields.get(tag, [])] for tag in (5, 6, 9, 10, 12)}
     return Commit(session, kind, began, tree, "".join(texts[5]), fields.get(8, []), heads, stored_hash)
 
-def parse_bases(fields, is_data):
+def parse_bases(fields):
     """Depth and bases of a region, and the bytes that hold them."""
     depth, count = fields.unpack("BB")
     require(count <= BASES_MAX and (1 <= depth <= DEPTH_MAX if count else depth == 0), "a region has impossible bases")
-    require(is_data or not count, "a region of metadata has bases")
     bases, raw = [], struct.pack("<BB", depth, count)
     for _ in range(count):
         container_id, (number, run_count) = fields.take(20), fields.unpack("IB")
@@ -329,7 +328,7 @@ def parse_directory(plain, version, is_data, has_fingerprints, regions_at, regio
     require((15 if version == 2 else 13) * region_count <= fields.left(), "its directory has the wrong length")
     require(has_fingerprints or not sample_count, "its back directory has samples")
     bases_of = parse_bases if version == 2 else lambda *_: NO_BASES
-    heads = [(fields.unpack("IIBI"), bases_of(fields, is_data)) for _ in range(region_count)]
+    heads = [(fields.unpack("IIBI"), bases_of(fields)) for _ in range(region_count)]
     require(sum(head[3] for head, _ in heads) == count, "its regions do not add up to its chunks")
     require(sum(len(bases) for _, (_, bases, _) in heads) == base_count, "its bases are not those announced")
     require(fields.left() == chunk_len * count + SAMPLE_LEN * sample_count, "its directory has the wrong length")
@@ -609,7 +608,7 @@ class Repository:
         """The plaintext of a base, or of runs of its chunks. Depths fall from region to base, so that this ends."""
         depth, problem = container.regions[number].bases[0], "does not exist"
         for opened in self.open_containers(base_id) if base_id != container.id else []:
-            if base_number < len(opened.regions) and opened.is_data:
+            if base_number < len(opened.regions) and opened.is_data == container.is_data:
                 if opened.regions[base_number].bases[0] >= depth:
                     problem = "is as deep as itself"
                     continue

@@ -370,6 +370,9 @@ def lists_and_containers(expected):
     regions = [[(KIND_DATA, onefold, b"")], [(KIND_DATA, twice, b"")]]
     based = seal_container(1, 5, regions, 2, (1, frame, bases), sample)
     metadata_2 = seal_container(2, 6, [chunks], 2)
+    bases = bytes([1, 1]) + container_id(9) + u32(0) + bytes([0])
+    regions = [[(KIND_TREE, b"\0\0", b"")], [(KIND_TREE, twice[:52], twice[52:])]]
+    based_metadata = seal_container(2, 8, regions, 2, (1, frame, bases), sample)
     assert parse_hints(expected["hints"], 5) == [third, third, None, fourth, third]
     assert parse_recipe(Reader(expected["recipe"])).chunk_count == 2
     assert [entry.kind for entry in parse_node(expected["tree_entries"], hints)[1]] == [1, 1, 2, 3, 4, 5, 6, 7]
@@ -393,6 +396,8 @@ def lists_and_containers(expected):
         "based_container_name": plain_hash(based),
         "metadata_container_2": metadata_2,
         "metadata_container_2_name": plain_hash(metadata_2),
+        "based_metadata_container": based_metadata,
+        "based_metadata_container_name": plain_hash(based_metadata),
     }
 
 

@@ -107,3 +107,32 @@ fn no_command_takes_more_than_its_budget_and_64_mib() {
     let recover = ["recover", "--json"].into_iter().chain(forgotten);
     assert_within_budget(&fixture.run(recover).code(0));
 }
+
+const FILES: u64 = 6_000;
+
+/// Of many small files few change from version to version, so that directories depend on those of the version before.
+#[test]
+fn no_command_takes_more_than_its_budget_and_64_mib_to_read_directories_that_depend_on_others() {
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["init", "--no-encryption", "-q", "--format", "2"]).code(0);
+    for version in 0..4 {
+        for number in (0..FILES).filter(|number| version == 0 || number % 31 == version) {
+            fixture.write(&format!("small/{number:05}"), &noise(version << 32 | number, 60));
+        }
+        fixture.run(["backup", "source", "-q", "--memory", "256M"]).code(0);
+    }
+    let depends = |id: &&str| {
+        let why = fixture.run(["why", id, "--json"]).code(0).json();
+        why["kind"] == "metadata" && !why["bases"].as_array().unwrap().is_empty()
+    };
+    let listed = fixture.run(["list", "packs"]).code(0).stdout();
+    assert!(2 < listed.lines().filter(depends).count(), "{listed}");
+    fixture.write("small/00007", &noise(1, 60));
+    assert_within_budget(&fixture.run(["backup", "source", "--json"]).code(0));
+    let target = fixture.path("target");
+    assert_within_budget(&fixture.run(["restore", "latest", "--target", target.to_str().unwrap(), "--json"]).code(0));
+    assert_within_budget(&fixture.run(["check", "--read-data", "--json"]).code(0));
+    assert_within_budget(&fixture.run(["tag", "--add", "x", "--json"]).code(0));
+    assert_within_budget(&fixture.run(["rewrite", "--exclude", "small/01*", "--forget", "--json"]).code(0));
+    assert_within_budget(&fixture.run(["prune", "--max-unused", "0", "--json"]).code(0));
+}

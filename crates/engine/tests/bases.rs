@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onefold_engine::backup::{Budget, ChooseBases, NewRegion, OpenedCandidate, PlacedRegion};
+use onefold_engine::backup::{BaseChoices, Budget, ChooseBases, NewRegion, OpenedCandidate, PlacedRegion};
 use onefold_engine::check::ReadData;
 use onefold_engine::collect::{PruneRequest, PruneState, prune};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::container::bases::Base as RegionBase;
 use onefold_engine::container::seal::{BasePlaintexts, Plaintext};
-use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, Region, RegionChunk, Sealer};
+use onefold_engine::container::{Bases, ChosenBases, ContainerBuilder, DirectoryChunk, Region, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::ContainerKind;
@@ -19,8 +19,8 @@ use onefold_engine::object::{Config, FormatVersion};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::{SessionKind, Snapshot};
 use onefold_engine::store::create::Adjustments;
-use onefold_engine::store::metadata::Scratch;
-use onefold_engine::store::{Session, Store, read_file, upgrade};
+use onefold_engine::store::metadata::{MetadataMemory, Scratch};
+use onefold_engine::store::{MetadataReader, Session, Store, read_file, upgrade};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::{Chunk, ChunkKind, ContainerId, RegionId, Sequence, SessionId};
@@ -29,7 +29,7 @@ use onefold_engine::{Error, Result};
 use crate::integration::damage::{Base, Damage};
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_clean, assert_restores, forget, request};
-use crate::integration::support::{Ask, Draw, SMALL, World, bases_of, container_names, copy, noise, tell};
+use crate::integration::support::{Ask, Draw, SMALL, World, bases_of, container_names, copy, noise, tell, twin};
 
 /// Small containers of format 2.
 pub(super) const SMALL_2: Adjustments = Adjustments { format: FormatVersion::V2, ..SMALL };
@@ -52,6 +52,8 @@ pub(super) enum Way {
 pub(super) struct Policy {
     way: Way,
     state: Mutex<State>,
+    /// The policy of regions of metadata, which has none of its own.
+    metadata: Option<Arc<Policy>>,
 }
 
 #[derive(Debug)]
@@ -69,21 +71,34 @@ struct State {
 
 impl Policy {
     pub(super) fn new(way: Way, seed: u64) -> Arc<Self> {
+        let metadata = Arc::new(Self::of_kind(way, seed ^ 1 << 40, None));
+        Arc::new(Self::of_kind(way, seed, Some(metadata)))
+    }
+
+    fn of_kind(way: Way, seed: u64, metadata: Option<Arc<Self>>) -> Self {
         let (durable, placed) = (Vec::new(), BTreeMap::new());
         let state = State { draw: Draw::new(seed), durable, placed, last: Vec::new(), current: Vec::new(), asked: 0 };
-        Arc::new(Self { way, state: Mutex::new(state) })
+        Self { way, state: Mutex::new(state), metadata }
+    }
+
+    /// Returns the choices of this policy and of that of metadata.
+    pub(super) fn choices(self: &Arc<Self>) -> BaseChoices {
+        let chooses = |policy: &Arc<Self>| Arc::clone(policy) as Arc<dyn ChooseBases>;
+        BaseChoices { data: Some(chooses(self)), metadata: self.metadata.as_ref().map(chooses) }
     }
 
     /// Names any two regions of a repository as it is now, as far as its containers can be opened.
     pub(super) fn of(store: &Store, scratch: &Scratch, seed: u64) -> Arc<Self> {
         let policy = Self::new(Way::Random, seed);
         if let Ok(listed) = store.list_containers(scratch) {
-            for (name, opened) in
-                store.open_containers(&listed, listed.of_kind(ContainerKind::Data)).map_while(Result::ok)
-            {
+            for (name, opened) in store.open_containers(&listed, listed.numbers()).map_while(Result::ok) {
                 let count = opened.map_or(0, |container| container.directory.regions.len());
                 let regions = (0..u32::try_from(count).unwrap()).map(|region| RegionId { container: name.id, region });
-                policy.state.lock().unwrap().durable.extend(regions);
+                let of_kind = match name.kind {
+                    ContainerKind::Data => &policy,
+                    ContainerKind::Metadata => policy.metadata.as_ref().unwrap(),
+                };
+                of_kind.state.lock().unwrap().durable.extend(regions);
             }
         }
         policy
@@ -94,6 +109,10 @@ impl Policy {
         let mut state = self.state.lock().unwrap();
         state.last = std::mem::take(&mut state.current);
         state.asked = 0;
+        drop(state);
+        if let Some(metadata) = &self.metadata {
+            metadata.next_session();
+        }
     }
 }
 
@@ -160,13 +179,20 @@ impl Policy {
     }
 }
 
-/// A tree of files that versions change a little everywhere.
+/// Files that no version changes.
+const SAME_FILES: u64 = 20;
+
+/// A tree of files that versions change a little everywhere, and of some that none changes.
 pub(super) fn similar_tree(seed: u64, files: u64) -> MemTree {
     let tree = MemTree::new();
     tree.put_dir(Path::new("/d"));
     for number in 0..files {
         let len = 9_000 + usize::try_from(number * 2_300).unwrap();
         tree.put_file(&path_of(number), &noise(seed * 1000 + number, len));
+    }
+    // These never change: the node that lists them resembles the one before, as nodes of later versions do.
+    for number in 0..SAME_FILES {
+        tree.put_file(Path::new(&format!("/d/same-{number:02}")), &noise(seed << 20 | number, 40));
     }
     tree
 }
@@ -201,7 +227,7 @@ pub(super) struct Versions {
 
 pub(super) fn ask(policy: &Arc<Policy>) -> Ask {
     let budget = Budget { barrier_containers: 1, bases_bytes: 4 << 20, ..Ask::default().budget };
-    Ask { bases: Some(Arc::clone(policy) as Arc<dyn ChooseBases>), budget, ..Ask::default() }
+    Ask { bases: policy.choices(), budget, ..Ask::default() }
 }
 
 pub(super) fn versions(adjustments: Adjustments, way: Way, seed: u64, (files, rounds): (u64, u64)) -> Versions {
@@ -214,7 +240,7 @@ pub(super) fn versions(adjustments: Adjustments, way: Way, seed: u64, (files, ro
         edit_everywhere(&source, seed, files, round);
         let report = world.backup(&store, &source, &ask(&policy)).unwrap().report;
         assert_eq!(report.failures, 0);
-        snapshots.push((report.session, report.snapshot, copy(&source)));
+        snapshots.push((report.session, report.snapshot, twin(&source)));
         policy.next_session();
     }
     Versions { world, store, snapshots }
@@ -222,14 +248,18 @@ pub(super) fn versions(adjustments: Adjustments, way: Way, seed: u64, (files, ro
 
 /// Returns the number of regions of data by their depth.
 pub(super) fn depths(store: &Store) -> BTreeMap<u8, usize> {
+    depths_of(store, ContainerKind::Data)
+}
+
+/// Returns the number of regions of a kind by their depth. Their bases are of the same kind.
+pub(super) fn depths_of(store: &Store, kind: ContainerKind) -> BTreeMap<u8, usize> {
     let mut depths = BTreeMap::new();
-    for name in container_names(store) {
-        for region in store.open_container(&name).unwrap().directory.regions {
-            if name.kind == ContainerKind::Data {
-                *depths.entry(region.bases.depth()).or_default() += 1;
-            } else {
-                assert!(region.bases.is_empty());
-            }
+    let names = container_names(store);
+    for name in names.iter().filter(|name| name.kind == kind) {
+        for region in store.open_container(name).unwrap().directory.regions {
+            *depths.entry(region.bases.depth()).or_default() += 1;
+            let is_alike = |base: RegionId| names.iter().any(|name| name.id == base.container && name.kind == kind);
+            assert!(region.bases.iter().all(is_alike), "{name}");
         }
     }
     depths
@@ -252,15 +282,26 @@ impl Versions {
 #[test]
 fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
     let plain = stored_bytes(&versions(SMALL, Way::Previous, 1, (8, 4)).store);
-    for (way, seed) in
-        [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3), (Way::Adversarial, 4)]
-    {
-        let versions = versions(SMALL_2, way, seed, (8, 4));
+    // Few proposals of the adversary can be carried out, and a session has few regions of metadata.
+    let adversaries = (4..10).map(|seed| (Way::Adversarial, seed));
+    let others = [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3)];
+    let mut of_adversaries = 0;
+    for (way, seed) in others.into_iter().chain(adversaries) {
+        let versions = versions(SMALL_2, way, seed, (8, if way == Way::Adversarial { 6 } else { 4 }));
         versions.assert_all_restore(&format!("{way:?}"));
+        let of_metadata = depths_of(&versions.store, ContainerKind::Metadata);
         let depths = depths(&versions.store);
         let based: usize = depths.iter().filter(|(depth, _)| **depth != 0).map(|(_, count)| count).sum();
         let (bytes, all) = (stored_bytes(&versions.store), depths.values().sum::<usize>());
-        tell(&format!("{way:?}: depths {depths:?}, {bytes} bytes of {plain} without bases"));
+        tell(&format!(
+            "{way:?}: depths {depths:?}, of metadata {of_metadata:?}, {bytes} bytes of {plain} without bases"
+        ));
+        let based_metadata: usize = of_metadata.range(1..).map(|(_, count)| count).sum();
+        if way == Way::Adversarial {
+            of_adversaries += based_metadata;
+        } else {
+            assert!(0 < based_metadata, "{way:?}: {of_metadata:?}");
+        }
         match way {
             Way::Previous => {
                 assert!(depths.keys().copied().collect::<BTreeSet<u8>>().is_superset(&BTreeSet::from([0, 1, 2, 3])));
@@ -271,12 +312,15 @@ fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
         }
         assert!(*depths.keys().max().unwrap() <= 4);
     }
+    assert!(0 < of_adversaries, "no adversary ever named a base of metadata");
 }
 
 #[test]
 fn a_repository_of_format_1_gets_no_bases() {
     let versions = versions(SMALL, Way::Previous, 1, (3, 3));
-    assert_eq!(depths(&versions.store).into_keys().collect::<Vec<_>>(), [0]);
+    for kind in [ContainerKind::Data, ContainerKind::Metadata] {
+        assert_eq!(depths_of(&versions.store, kind).into_keys().collect::<Vec<_>>(), [0]);
+    }
     versions.assert_all_restore("format 1");
 }
 
@@ -393,7 +437,7 @@ fn what_a_damaged_or_missing_base_takes_along_is_named_file_by_file() {
     let names = container_names(&store);
     let base = Base { world: world.without_oracle(), snapshots };
     let (mut of_bases, mut tried) = (0, 0);
-    for name in names.iter().filter(|name| name.kind == ContainerKind::Data && name.id.session == first) {
+    for name in names.iter().filter(|name| name.id.session == first) {
         let reader = store.open_container(name).unwrap();
         let (offset, len) = reader.region_range(0).unwrap();
         let middle = usize::try_from(offset).unwrap() + len as usize / 2;
@@ -426,25 +470,31 @@ impl BasePlaintexts for Forged {
     fn prefix(&self, _: &Bases) -> Result<Plaintext> {
         Ok(Plaintext::new(self.0.clone()))
     }
-    fn is_right(&self, _: &[RegionChunk], plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+    fn is_right(&self, _: (ContainerKind, &[RegionChunk]), plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
         plain == self.0 && prefix == self.0
     }
 }
 
-/// Seals and publishes a container of one region with any bases.
-pub(super) fn forge(
+/// Seals and publishes a container of one region of data with any bases.
+pub(super) fn forge(store: &Store, session: &Arc<Session>, ordinal: u32, bases: (&[RegionId], u8)) -> RegionId {
+    // Too short for what refers to the base of another.
+    let len = if ordinal == 0 { 100 } else { 3_000 };
+    forge_chunk(store, session, ordinal, (ChunkKind::Data, noise(ordinal.into(), len)), bases)
+}
+
+/// Seals and publishes a container of one chunk with any bases.
+pub(super) fn forge_chunk(
     store: &Store,
     session: &Arc<Session>,
     ordinal: u32,
+    (chunk_kind, plain): (ChunkKind, Vec<u8>),
     (regions, depth): (&[RegionId], u8),
 ) -> RegionId {
-    // Too short for what refers to the base of another.
-    let len = if ordinal == 0 { 100 } else { 3_000 };
-    let plain = noise(ordinal.into(), len);
-    let fingerprint = store.keys.fingerprint(ChunkKind::Data, &plain);
-    let chunk = Chunk { fingerprint, len: u32::try_from(len).unwrap() };
+    let fingerprint = store.keys.fingerprint(chunk_kind, &plain);
+    let chunk = Chunk { fingerprint, len: u32::try_from(plain.len()).unwrap() };
     let mut region = Region::default();
-    region.push(RegionChunk { chunk, kind: ChunkKind::Data, hints_len: 0, sequence: Sequence(0) }, &plain);
+    region.push(RegionChunk { chunk, kind: chunk_kind, hints_len: 0, sequence: Sequence(0) }, &plain);
+    let kind = region.kind();
     let mut compressor = Compressor::default();
     region.compress(&mut compressor, Compression::Zstd(3));
     if !regions.is_empty() {
@@ -453,7 +503,7 @@ pub(super) fn forge(
         assert_eq!(region.algorithm, Some(Algorithm::ZstdBased));
     }
     let id = ContainerId { session: session.id, ordinal };
-    let builder = ContainerBuilder { format: FormatVersion::V2, id, kind: ContainerKind::Data, regions: vec![region] };
+    let builder = ContainerBuilder { format: FormatVersion::V2, id, kind, regions: vec![region] };
     let sealer = Sealer::default().with_bases(Some(Arc::new(Forged(plain))));
     let (keys, repository) = (&store.keys, store.config.repository);
     let sealed = { sealer }.seal(keys, repository, &builder, &[1; 32], AlignedBuffer::default()).unwrap();
@@ -463,12 +513,71 @@ pub(super) fn forge(
 }
 
 #[test]
+fn a_reader_that_stays_open_reads_metadata_that_later_sessions_have_stored_against_each_other() {
+    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (3, 4));
+    let (scratch, first) = (world.scratch(), snapshots[0].0);
+    let listed = store.list_containers(&scratch).unwrap();
+    let of_first = listed.retain(|_, id| id.session == first);
+    let mut reader = MetadataReader::open(&store, &of_first, &scratch, MetadataMemory::of(4 << 20)).unwrap();
+    reader.learn(&listed).unwrap();
+    let mut later = 0;
+    for name in container_names(&store).into_iter().filter(|name| name.kind == ContainerKind::Metadata) {
+        let opened = store.open_container(&name).unwrap();
+        for chunk in &opened.directory.chunks {
+            reader.read(chunk.kind, chunk.fingerprint.unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let is_later = |base: RegionId| base.container.session != first;
+        later += opened
+            .directory
+            .regions
+            .iter()
+            .flat_map(|region| region.bases.iter())
+            .filter(|base| is_later(*base))
+            .count();
+    }
+    assert!(0 < later, "no base is of a later session");
+}
+
+#[test]
+fn regions_of_both_kinds_and_their_prefixes_are_compared_with_their_names_before_they_are_sealed() {
+    let Versions { store, .. } = versions(SMALL_2, Way::Previous, 3, (4, 3));
+    let bases = bases_of(&store);
+    let mut compared = BTreeMap::<bool, usize>::new();
+    for name in container_names(&store) {
+        let reader = store.open_container(&name).unwrap();
+        for (region, entry) in (0..).zip(&reader.directory.regions).filter(|(_, entry)| !entry.bases.is_empty()) {
+            let plain = store.read_region(&reader, region, &bases, &mut Compressor::default()).unwrap();
+            let prefix = bases.prefix_of(&reader, region).unwrap();
+            let of_chunk = |chunk: &DirectoryChunk| RegionChunk {
+                chunk: Chunk { fingerprint: chunk.fingerprint.unwrap(), len: chunk.len },
+                kind: chunk.kind,
+                hints_len: chunk.hints_len,
+                sequence: Sequence(0),
+            };
+            let chunks: Vec<_> = reader.directory.chunks[reader.chunks_of(region)].iter().map(of_chunk).collect();
+            let is_right =
+                |kind, plain: &[u8], prefix: &[u8]| bases.is_right((kind, &chunks), plain, &entry.bases, prefix);
+            assert!(is_right(name.kind, &plain, &prefix), "{name}");
+            let flipped = |bytes: &[u8]| [&[bytes[0] ^ 1], &bytes[1..]].concat();
+            assert!(!is_right(name.kind, &flipped(&plain), &prefix) && !is_right(name.kind, &plain, &flipped(&prefix)));
+            let other = if name.kind == ContainerKind::Data { ContainerKind::Metadata } else { ContainerKind::Data };
+            assert!(!is_right(other, &plain, &prefix), "{name}: its bases are not of the other kind");
+            *compared.entry(name.kind == ContainerKind::Data).or_default() += 1;
+        }
+    }
+    assert!(compared.len() == 2 && compared.values().all(|count| 1 < *count), "{compared:?}");
+}
+
+#[test]
 fn forged_bases_are_refused_with_a_sentence_before_anything_is_read() {
     let world = World::new(1).without_oracle();
     let store = world.create(SMALL_2).unwrap();
     let session = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "host").unwrap());
     let id = |ordinal| RegionId { container: ContainerId { session: session.id, ordinal }, region: 0 };
     let forge = |ordinal, bases: &[RegionId], depth| forge(&store, &session, ordinal, (bases, depth));
+    let of_tree = |ordinal, bases: &[RegionId], depth| {
+        forge_chunk(&store, &session, ordinal, (ChunkKind::Tree, noise(ordinal.into(), 3_000)), (bases, depth))
+    };
     let nowhere = RegionId { container: ContainerId { session: SessionId([0xee; 16]), ordinal: 1 }, region: 0 };
     let plain = forge(0, &[], 0);
     let cases = [
@@ -481,9 +590,14 @@ fn forged_bases_are_refused_with_a_sentence_before_anything_is_read() {
         (forge(6, &[id(5)], 3), "must be greater"),
         // Its base has another length than the one that it was made with.
         (forge(7, &[plain], 1), "does not decompress"),
+        // Neither kind has bases of the other, nor has a base of its own kind that has one.
+        (of_tree(8, &[plain], 1), "holds data, and is named as the container of a base of metadata"),
+        (of_tree(9, &[], 0), ""),
+        (forge(10, &[id(9)], 1), "holds metadata, and is named as the container of a base of data"),
+        (of_tree(11, &[id(8)], 2), "holds data, and is named as the container of a base of metadata"),
     ];
     let bases = bases_of(&store);
-    for (region, problem) in cases {
+    for (region, problem) in cases.into_iter().filter(|(_, problem)| !problem.is_empty()) {
         let name = *container_names(&store).iter().find(|name| name.id == region.container).unwrap();
         let reader = store.open_container(&name).unwrap();
         let read = store.read_region(&reader, 0, &bases, &mut Compressor::default());
@@ -582,15 +696,13 @@ fn an_upgraded_repository_takes_bases_is_pruned_and_restores() {
         let mut state = policy.state.lock().unwrap();
         state.last = state.durable.clone();
     }
-    let policy = Arc::new(Policy {
-        way: Way::Previous,
-        state: Mutex::new(Arc::try_unwrap(policy).unwrap().state.into_inner().unwrap()),
-    });
+    let Policy { state, metadata, .. } = Arc::try_unwrap(policy).unwrap();
+    let policy = Arc::new(Policy { way: Way::Previous, state: Mutex::new(state.into_inner().unwrap()), metadata });
     let source = copy(&snapshots[0].2);
     for round in 1..3 {
         edit_everywhere(&source, 6, 4, round);
         let report = world.backup(&store, &source, &ask(&policy)).unwrap().report;
-        snapshots.push((report.session, report.snapshot, copy(&source)));
+        snapshots.push((report.session, report.snapshot, twin(&source)));
         policy.next_session();
     }
     assert!(depths(&store).contains_key(&1), "regions of format 1 are bases");

@@ -194,7 +194,7 @@ fn directory(format: FormatVersion, kind: ContainerKind) -> Directory {
         chunks: vec![chunk(1, 3), chunk(2, 4), chunk(3, 300), chunk(4, 11)],
         samples: Vec::new(),
     };
-    if format == FormatVersion::V2 && kind == ContainerKind::Data {
+    if format == FormatVersion::V2 {
         let base = |region| RegionId { container: ContainerId { session: SessionId([9; 16]), ordinal: 1 }, region };
         let based = region(ZSTD_BASED.len(), 60, Algorithm::ZstdBased, 1);
         directory.regions.push(RegionEntry { bases: Bases::new(&[base(0), base(7)], 2).unwrap(), ..based });

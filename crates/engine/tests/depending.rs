@@ -1,13 +1,14 @@
 //! Accidents of containers that others depend on: no base goes that something still needs, nothing refers to what cannot be read, and
 //! what is lost is named.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onefold_engine::check::{CheckReport, Finding, ReadData, Severity};
+use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
 use onefold_engine::collect::{PruneRequest, PruneState, prune, quarantine, salvage};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::io::Disk;
@@ -15,13 +16,16 @@ use onefold_engine::monitor::{Monitor, Silent};
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName};
 use onefold_engine::snapshot::{SessionKind, Snapshot};
-use onefold_engine::store::{CreateOptions, Session, Store, Unlock, create, open};
+use onefold_engine::store::metadata::MetadataMemory;
+use onefold_engine::store::{CreateOptions, MetadataReader, Session, Store, Unlock, create, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::object_sim::{Lag, SimObjectStore};
 use onefold_engine::testing::sim::Fault;
-use onefold_engine::types::{ContainerId, RegionId, SessionId};
+use onefold_engine::types::{ChunkKind, ContainerId, RegionId, SessionId};
 
-use crate::integration::bases::{Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, similar_tree, versions};
+use crate::integration::bases::{
+    Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
+};
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::damage::Base;
 use crate::integration::pruning::{assert_clean, assert_restores, findings, forget, request};
@@ -31,10 +35,21 @@ use crate::integration::support::{
     Ask, CHEAP, Draw, PASSWORD, World, container_names, copy, directory_store, noise, stored_twice, tell,
 };
 
+const KINDS: [ContainerKind; 2] = [ContainerKind::Data, ContainerKind::Metadata];
+
 fn data_of(store: &Store, session: SessionId) -> Vec<ContainerName> {
+    of_kind(store, session, ContainerKind::Data)
+}
+
+fn of_kind(store: &Store, session: SessionId, kind: ContainerKind) -> Vec<ContainerName> {
     let mut names = container_names(store);
-    names.retain(|name| name.kind == ContainerKind::Data && name.id.session == session);
+    names.retain(|name| name.kind == kind && name.id.session == session);
     names
+}
+
+/// Returns a container of a session and kind that depends on another one.
+fn dependent_of(store: &Store, session: SessionId, kind: ContainerKind) -> ContainerName {
+    *of_kind(store, session, kind).iter().find(|name| !bases_in(store, name).is_empty()).unwrap()
 }
 
 /// Returns the containers that hold bases of a container.
@@ -127,9 +142,19 @@ fn quick_request(world: &World, store: &Store) -> PruneRequest {
 
 #[test]
 fn nothing_that_may_be_a_base_goes_while_neither_directory_of_a_container_can_be_read() {
+    KINDS.into_iter().for_each(nothing_that_may_be_a_base_goes);
+}
+
+fn nothing_that_may_be_a_base_goes(kind: ContainerKind) {
     let (world, store, last) = with_forgotten_bases(11);
-    let name = *data_of(&store, last.0).iter().find(|name| !bases_in(&store, name).is_empty()).unwrap();
+    let name = dependent_of(&store, last.0, kind);
+    let not_deleted = match kind {
+        ContainerKind::Data => "no container of data is deleted",
+        ContainerKind::Metadata => "no container of metadata is deleted",
+    };
     let before: BTreeSet<ContainerId> = container_names(&store).iter().map(|name| name.id).collect();
+    let kinds: BTreeMap<ContainerId, ContainerKind> =
+        container_names(&store).iter().map(|name| (name.id, name.kind)).collect();
     let good = bytes_at(&world, &name.path()).unwrap();
     // With one directory, its bases are known.
     for (is_front, is_back) in [(true, false), (false, true), (true, true)] {
@@ -149,12 +174,8 @@ fn nothing_that_may_be_a_base_goes_while_neither_directory_of_a_container_can_be
         let case = format!("front {is_front}, back {is_back}: {report:?}");
         let after: BTreeSet<ContainerId> = container_names(&store).iter().map(|name| name.id).collect();
         if is_front && is_back {
-            assert!(
-                report.findings.iter().any(|finding| finding.contains("no container of data is deleted")),
-                "{case}"
-            );
-            let is_data = |id: &ContainerId| data_of(&store, id.session).iter().any(|name| name.id == *id);
-            let gone: Vec<_> = before.difference(&after).filter(|id| is_data(id)).collect();
+            assert!(report.findings.iter().any(|finding| finding.contains(not_deleted)), "{case}");
+            let gone: Vec<_> = before.difference(&after).filter(|id| kinds[id] == kind).collect();
             assert!(gone.is_empty(), "{case}: {gone:?}");
         } else {
             assert!(report.findings.is_empty(), "{case}");
@@ -168,6 +189,11 @@ fn nothing_that_may_be_a_base_goes_while_neither_directory_of_a_container_can_be
     damage(&world, &name, |bytes| *bytes = noise(1, bytes.len()));
     let report = quarantine(&store, &request(&world, &store), &BTreeSet::from([name.id]), &Silent).unwrap();
     assert_eq!(report.quarantined_containers, 1, "{report:?}");
+    if kind == ContainerKind::Metadata {
+        // What it needs is not known without its tree.
+        assert!(prune(&store, &request(&world, &store), &Silent).is_err());
+        forget(&store, last.0).unwrap();
+    }
     let report = prune(&store, &request(&world, &store), &Silent).unwrap();
     assert!(report.findings.is_empty() && 0 < report.deleted_containers, "{report:?}");
 }
@@ -187,9 +213,10 @@ fn assert_heals(world: &World, store: &Store, snapshots: &[(SessionId, Snapshot,
 #[test]
 fn what_depends_on_a_damaged_container_is_set_aside_with_it_and_later_backups_rely_on_neither() {
     let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 12, (5, 3));
-    let world = world.without_oracle();
-    let (mut taken_along, mut brought_back) = (0, 0);
-    for name in data_of(&store, snapshots[0].0) {
+    let base = Base { world: world.without_oracle(), snapshots };
+    let Base { world, snapshots } = &base;
+    let (mut taken_along, mut brought_back, mut hit) = (0, 0, 0);
+    for name in KINDS.into_iter().flat_map(|kind| of_kind(&store, snapshots[0].0, kind)) {
         let case = name.to_string();
         let world = world.on(world.disk.fork());
         let store = world.open().unwrap();
@@ -213,22 +240,32 @@ fn what_depends_on_a_damaged_container_is_set_aside_with_it_and_later_backups_re
         };
         assert!(salvaged.findings.is_empty(), "{case}: {salvaged:?}");
         brought_back += salvaged.chunks;
-        for (session, _, source) in &snapshots {
+        for (session, _, source) in snapshots {
             assert_restores(&salvaging, &salvaging.open().unwrap(), *session, source, &case);
         }
-        assert_heals(&world, &store, &snapshots, &case);
+        hit += base.restores_what_is_not_hit(&world, &checked(&world), &case);
+        assert_heals(&world, &store, snapshots, &case);
     }
-    assert!(0 < taken_along && 0 < brought_back, "{taken_along}, {brought_back}");
-    tell(&format!("{taken_along} dependents were set aside, {brought_back} chunks came back"));
+    assert!(0 < taken_along && 0 < brought_back && 0 < hit, "{taken_along}, {brought_back}, {hit}");
+    tell(&format!(
+        "{taken_along} dependents were set aside, {brought_back} chunks came back, {hit} files were lost until they were backed up again"
+    ));
 }
 
 #[test]
 fn a_salvage_names_what_it_cannot_bring_back_because_bases_are_gone() {
+    KINDS.into_iter().for_each(a_salvage_names_what_lacks_a_base);
+}
+
+fn a_salvage_names_what_lacks_a_base(kind: ContainerKind) {
     let (world, store, last) = with_forgotten_bases(13);
-    let name = *data_of(&store, last.0).iter().find(|name| !bases_in(&store, name).is_empty()).unwrap();
+    let name = dependent_of(&store, last.0, kind);
     let good = bytes_at(&world, &name.path()).unwrap();
     damage(&world, &name, |bytes| *bytes = noise(1, bytes.len()));
     quarantine(&store, &request(&world, &store), &BTreeSet::from([name.id]), &Silent).unwrap();
+    if kind == ContainerKind::Metadata {
+        forget(&store, last.0).unwrap();
+    }
     prune(&store, &request(&world, &store), &Silent).unwrap();
     world.disk.damage(Path::new("repo").join(bad(&name)), |bytes| bytes.clone_from(&good));
     let quarantined = store.list_quarantined().unwrap();
@@ -237,10 +274,13 @@ fn a_salvage_names_what_it_cannot_bring_back_because_bases_are_gone() {
     let is_named = |finding: &String| finding.contains(&object) && finding.contains("lacks a base");
     assert!(salvaged.findings.iter().any(is_named), "{salvaged:?}");
     // With the chunks in other containers, nothing is missing any more.
-    world.backup(&store, &last.2, &Ask::default()).unwrap();
+    let again = world.backup(&store, &last.2, &Ask::default()).unwrap().report.session;
+    assert_restores(&world, &store, again, &last.2, "backed up again");
     let salvaged = salvage(&store, &request(&world, &store), &quarantined, &Silent).unwrap();
     assert_eq!((salvaged.chunks, salvaged.findings), (0, Vec::new()));
-    assert_restores(&world, &store, last.0, &last.2, "backed up again");
+    if kind == ContainerKind::Data {
+        assert_restores(&world, &store, last.0, &last.2, "backed up again");
+    }
 }
 
 #[test]
@@ -267,9 +307,8 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
         assert!(finding.problem.contains("lacks a base") && finding.severity == Severity::UnknownFile, "{finding:?}");
     }
     let session = Session::begin(&store, &world.scratch(), SessionKind::Backup, "next").unwrap();
-    let lacking: Vec<ContainerId> = session.lacking_bases.iter().collect();
-    assert_eq!(lacking, late.map(|region| region.container));
-    assert!(session.live.contains(whole.container));
+    let is_live = |region: RegionId| session.live.contains(region.container);
+    assert!(is_live(whole) && !late.into_iter().any(is_live));
     session.end().unwrap();
     let source = MemTree::new();
     source.put_dir(Path::new("/d"));
@@ -281,6 +320,65 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
     assert!(report.findings.is_empty() && data_of(&store, slow.id).len() < 3, "{report:?}");
     assert_restores(&world, &store, next, &source, "late containers are gone");
     assert_clean(&world, &store, "late containers are gone");
+}
+
+/// The late container holds the node that the next backup makes, and its base is gone.
+#[test]
+fn a_node_in_a_late_container_of_metadata_that_lacks_a_base_is_stored_again() {
+    let world = World::new(17);
+    let store = world.create(SMALL_2).unwrap();
+    let first = world.backup(&store, &similar_tree(17, 3), &Ask::default()).unwrap().report.session;
+    let base = RegionId { container: of_kind(&store, first, ContainerKind::Metadata)[0].id, region: 0 };
+    let source = similar_tree(18, 1);
+    let node = {
+        let world = world.on(world.disk.fork()).without_oracle();
+        let store = world.open().unwrap();
+        let snapshot = world.backup(&store, &source, &Ask::default()).unwrap().report.snapshot;
+        let listed = store.list_containers(&world.scratch()).unwrap();
+        let memory = MetadataMemory::of(4 << 20);
+        let mut reader = MetadataReader::open(&store, &listed, &world.scratch(), memory).unwrap();
+        reader.read(ChunkKind::Tree, snapshot.tree).unwrap().contents
+    };
+    let slow = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "slow").unwrap());
+    forget(&store, first).unwrap();
+    let report = prune(&store, &request(&world, &store), &Silent).unwrap();
+    assert!(report.fenced == [slow.id] && 0 < report.deleted_containers, "{report:?}");
+    let late = forge_chunk(&store, &slow, 1, (ChunkKind::Tree, node), (&[base], 1));
+    let report = checked(&world);
+    assert!(report.is_sound() && report.damaged.is_empty(), "{:#?}", report.findings);
+    let session = Session::begin(&store, &world.scratch(), SessionKind::Backup, "next").unwrap();
+    assert!(!session.live.contains(late.container));
+    session.end().unwrap();
+    let next = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
+    assert_restores(&world, &store, next, &source, "next to a late container");
+    let report = prune(&store, &request(&world, &store), &Silent).unwrap();
+    assert!(report.findings.is_empty() && of_kind(&store, slow.id, ContainerKind::Metadata).is_empty(), "{report:?}");
+    assert_restores(&world, &store, next, &source, "the late container is gone");
+    assert_clean(&world, &store, "the late container is gone");
+}
+
+/// Of each kind of bases: a prune that gives up nothing but what no snapshot needs keeps them.
+#[test]
+fn bases_of_metadata_stay_as_long_as_the_metadata_of_a_snapshot_depends_on_them() {
+    for quick in [false, true] {
+        let (world, store, last) = with_forgotten_bases(19);
+        let dependent = dependent_of(&store, last.0, ContainerKind::Metadata);
+        let bases = bases_in(&store, &dependent);
+        // Nothing is taken apart that is needed as it is.
+        let max_unused = MaxUnused::Unlimited;
+        let asked = request(&world, &store);
+        let options = PruneOptions { max_unused, ..asked.options };
+        let report = prune(&store, &PruneRequest { options, quick, ..asked }, &Silent).unwrap();
+        assert!(report.findings.is_empty() && 0 < report.plan.bases_containers, "{report:?}");
+        assert_eq!(report.rescued_containers, 0, "the plan knows what depends on what: {report:?}");
+        let left: BTreeSet<ContainerId> = container_names(&store).iter().map(|name| name.id).collect();
+        assert!(left.contains(&dependent.id) && left.is_superset(&bases), "{bases:?} of {left:?}");
+        assert_restores(&world, &store, last.0, &last.2, "bases are forgotten");
+        assert_clean(&world, &store, "bases are forgotten");
+        forget(&store, last.0).unwrap();
+        prune(&store, &request(&world, &store), &Silent).unwrap();
+        assert_eq!(container_names(&store), Vec::new());
+    }
 }
 
 /// The most common accident of all.
@@ -452,11 +550,11 @@ impl History {
         }
     }
 
-    /// Damages a container of data.
+    /// Damages a container.
     fn damage(&mut self, step: Step) {
         let world = &self.base.world;
         let mut names = container_names(&world.open().unwrap());
-        names.retain(|name| name.kind == ContainerKind::Data && self.damaged.iter().all(|(known, _)| known != name));
+        names.retain(|name| self.damaged.iter().all(|(known, _)| known != name));
         if names.is_empty() {
             return;
         }

@@ -8,9 +8,11 @@ use onefold_engine::Silent;
 use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
 use onefold_engine::collect::{PruneRequest, PruneState, prune, what_if};
 use onefold_engine::repo::{Derived, rewrite};
+use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::types::{Fingerprint, SessionId};
 
+use crate::integration::bases::{Policy, SMALL_2, Way, ask, edit_everywhere, similar_tree};
 use crate::integration::deriving::{exclusion, silent, storing};
 use crate::integration::manifests::reached;
 use crate::integration::pruning::{assert_clean, forget, request};
@@ -87,4 +89,56 @@ fn no_chunk_that_no_snapshot_needs_is_left_where_nothing_unused_may_stay() {
         }
     }
     assert!(0 < carried, "the secret never stood in a region that is carried over");
+}
+
+/// Versions of a tree with a secret, each against the one before, that were rewritten without it. The originals are forgotten.
+fn left_out_among_bases(seed: u64) -> (World, Store, Vec<Snapshot>) {
+    let world = World::new(seed).without_oracle();
+    let store = world.create(SMALL_2).unwrap();
+    let policy = Policy::new(Way::Previous, seed);
+    let source = similar_tree(seed, 4);
+    source.put_file(Path::new("/s/name-of-the-secret"), SECRET);
+    let mut rewritten = Vec::new();
+    for round in 0..3 {
+        edit_everywhere(&source, seed, 4, round);
+        let original = world.backup(&store, &source, &ask(&policy)).unwrap().report.session;
+        policy.next_session();
+        let exclusion = exclusion(&["/s/name-of-the-secret"]);
+        let derived = rewrite(&store, &silent(&world), &storing(), original, &exclusion).unwrap();
+        let Derived::Made(_, snapshot) = derived else { panic!("{derived:?}") };
+        forget(&store, original).unwrap();
+        rewritten.push(*snapshot);
+    }
+    (world, store, rewritten)
+}
+
+#[test]
+fn neither_contents_nor_names_that_no_snapshot_needs_are_left_in_bases_where_nothing_unused_may_stay() {
+    let secrets: [&[u8]; 2] = [SECRET, b"name-of-the-secret"];
+    let mut left = 0;
+    for seed in 0..SEEDS {
+        let (world, store, snapshots) = left_out_among_bases(seed);
+        let trees = snapshots.iter().map(|snapshot| snapshot.tree);
+        let needed: BTreeSet<Fingerprint> = trees.flat_map(|tree| reached(&world, &store, tree)).collect();
+        assert!(secrets.iter().all(|secret| has_bytes(&store, secret)), "seed {seed}");
+        for (max_unused, is_strict) in [(MaxUnused::Bytes(1), false), (MaxUnused::Bytes(0), true)] {
+            let case = format!("seed {seed}, {max_unused:?}");
+            let world = world.on(world.disk.fork());
+            let store = world.open().unwrap();
+            let request = request(&world, &store);
+            let request = PruneRequest { options: PruneOptions { max_unused, ..request.options }, ..request };
+            let report = prune(&store, &request, &Silent).unwrap();
+            assert_eq!(report.state, PruneState::Done, "{case}");
+            assert_clean(&world, &store, &case);
+            if !is_strict {
+                left += secrets.iter().filter(|secret| has_bytes(&store, secret)).count();
+                continue;
+            }
+            assert!(!secrets.iter().any(|secret| has_bytes(&store, secret)), "{case}: {report:?}");
+            assert_eq!(stored(&store), needed, "{case}");
+            let again = prune(&store, &request, &Silent).unwrap();
+            assert_eq!((again.deleted_containers, again.written_containers), (0, 0), "{case}: {again:?}");
+        }
+    }
+    assert!(0 < left, "no base that copies would grow more for than it wastes ever held a secret");
 }

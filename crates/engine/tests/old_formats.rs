@@ -79,6 +79,9 @@ fn the_repository_of_format_2_has_all_that_only_format_2_has() {
     assert!(regions().any(|region| whole_bases(region) == 2), "a region with two whole bases");
     assert!(regions().any(|region| whole_bases(region) < region.bases.len()), "a region with chunks as bases");
     assert!(regions().any(|region| region.bases.depth() == 2), "a region whose base has one");
+    let metadata = container_names(&store).into_iter().filter(|name| name.kind == ContainerKind::Metadata);
+    let mut of_metadata = metadata.flat_map(|name| store.open_container(&name).unwrap().directory.regions);
+    assert!(of_metadata.any(|region| !region.bases.is_empty()), "a region of metadata with bases");
     // A prune has copied or kept what the forgotten snapshot shares with others.
     assert_eq!(store.list_collections().unwrap().len(), 1);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use onefold_engine::backup::Budget;
 use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::collect::mark::{MEMORY_BYTES_MIN, Marker};
 use onefold_engine::io::{Access, Disk};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
@@ -14,9 +15,11 @@ use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{RestoreRequest, restore};
 use onefold_engine::similarity::choose::Limits;
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::store::Store;
 use onefold_engine::store::create::{Adjustments, Purpose};
+use onefold_engine::store::metadata::MetadataMemory;
+use onefold_engine::store::{MetadataReader, Store};
 use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::types::SessionId;
 
 use crate::integration::damage::check_request;
 use crate::integration::support::{Ask, Draw, World, container_names, copy, noise, restore_request, tell};
@@ -116,6 +119,72 @@ fn data(store: &Store) -> (u64, BTreeMap<u8, usize>) {
         }
     }
     (bytes, depths)
+}
+
+/// Versions of a tree of small files.
+const VERSIONS: u64 = 20;
+
+/// A tree of many small files, of which few change from version to version: its metadata resembles that of the version before.
+fn small_files(version: u64) -> MemTree {
+    let tree = MemTree::new();
+    tree.put_dir(Path::new("/d"));
+    for file in 0..2_000 {
+        let changed = if file % 23 == version % 23 { version } else { 0 };
+        tree.put_file(Path::new(&format!("/d/{file:04}")), &noise(file << 8 | changed, 100));
+    }
+    tree
+}
+
+fn bytes_of_metadata(store: &Store, sessions: &[SessionId]) -> u64 {
+    let names = container_names(store).into_iter().filter(|name| name.kind == ContainerKind::Metadata);
+    names.filter(|name| sessions.contains(&name.id.session)).map(|name| store.container_len(&name).unwrap()).sum()
+}
+
+/// Reads the whole metadata of some snapshots, as marking and listing do; returns how many regions were opened for that.
+fn regions_opened(history: &History, snapshots: &[(Snapshot, MemTree)]) -> u64 {
+    let (store, scratch) = (&history.store, history.world.scratch());
+    let listed = store.list_containers(&scratch).unwrap();
+    let mut reader = MetadataReader::open(store, &listed, &scratch, MetadataMemory::of(16 << 20)).unwrap();
+    let mut marker = Marker::new(&mut reader, &scratch, MEMORY_BYTES_MIN).unwrap();
+    for (snapshot, _) in snapshots.iter().rev() {
+        marker.mark(snapshot.tree, &mut |_| Ok(()), &Silent).unwrap();
+    }
+    drop(marker);
+    reader.counts().read
+}
+
+/// Whoever lost the index, or begins as a new host, finds the same in the directories.
+#[test]
+fn metadata_of_later_versions_takes_less_than_without_bases_and_comes_back() {
+    let driver = Driver::inline(1);
+    let history = |adjustments, forgets_index: bool| {
+        let world = World::new(7);
+        let store = world.create(adjustments).unwrap();
+        let mut history = History { world, store, snapshots: Vec::new() };
+        let mut sessions = Vec::new();
+        for version in 0..VERSIONS {
+            let source = small_files(version);
+            let report = history.world.backup(&history.store, &source, &ask(driver.clone())).unwrap().report;
+            sessions.push(report.session);
+            history.snapshots.push((report.snapshot, copy(&source)));
+            if forgets_index {
+                history.world.cache().remove(Path::new("similar-metadata")).unwrap();
+            }
+        }
+        history.assert_all_restore();
+        let listings = history.snapshots.chunks(1).map(|one| regions_opened(&history, one)).collect::<Vec<u64>>();
+        tell(&format!("{listings:?}"));
+        (bytes_of_metadata(&history.store, &sessions[1..]), regions_opened(&history, &history.snapshots))
+    };
+    let ((with, opened), (again, _)) = (history(LONG, false), history(LONG, true));
+    let (without, opened_without) = history(Adjustments { no_similarity: true, ..LONG }, false);
+    tell(&format!(
+        "metadata of later versions: {with} bytes of {without} without bases, {again} without the index; a mark opens {opened} regions, \
+         {opened_without} without bases"
+    ));
+    // Bases are read for themselves, too.
+    assert!(opened <= opened_without + opened_without / 10, "{opened} of {opened_without}");
+    assert!(2 * with < without && 2 * again < without, "{with} and {again} of {without}");
 }
 
 fn sealed_lens(store: &Store) -> Vec<u32> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onefold_engine::Error;
-use onefold_engine::backup::{Proof, Reuse, Writer, WriterOptions};
+use onefold_engine::backup::{BaseChoices, Proof, Reuse, Writer, WriterOptions};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, prune};
 use onefold_engine::compress::Compression;
 use onefold_engine::error::Result;
@@ -100,7 +100,7 @@ fn options(world: &World) -> WriterOptions {
         compression: Compression::Zstd(1),
         budget: Ask::default().budget,
         scratch: world.scratch(),
-        bases: None,
+        bases: BaseChoices::default(),
     }
 }
 

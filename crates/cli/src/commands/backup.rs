@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
 use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
-use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, dry_run};
+use onefold_engine::backup::{BackupOptions, BaseChoices, Comparison, Monitor, Unchanged, dry_run};
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
@@ -136,7 +136,7 @@ fn plan(
         accelerator: None,
         scratch: cache.scratch(),
         similarity: (!args.no_similarity).then(Limits::default),
-        bases: None,
+        bases: BaseChoices::default(),
     })
 }
 

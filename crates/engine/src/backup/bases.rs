@@ -8,11 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backup::Budget;
-use crate::compress::Compression;
 use crate::container::{Assigned, Bases, ChosenBases, DirectoryChunk, Region, RegionChunk};
 use crate::lru::Lru;
-use crate::object::FormatVersion;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
 use crate::similarity::choose::VOTE_SCORE;
@@ -20,8 +17,6 @@ use crate::similarity::features::RegionFeatures;
 use crate::similarity::reading::name_of;
 use crate::similarity::samples::samples_of;
 use crate::store::base_reader::BaseReader;
-use crate::store::container_writer::StoredUnit;
-use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId, Fingerprint, RegionId, Sequence, SessionId};
 
 /// A region before it is compressed.
@@ -228,7 +223,18 @@ pub(crate) trait Neighbors {
     fn of(&self, sequence: Sequence, out: &mut Vec<StoredChunk>);
 }
 
-/// Carries the choice of bases out, for data.
+/// Memory and queues of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageSizes {
+    /// Bytes for features of regions that were opened.
+    pub(super) features_bytes: usize,
+    /// New regions whose features are sought at the same time.
+    pub(super) regions: usize,
+    /// New regions for which similar ones are opened at the same time.
+    pub(super) regions_opening: usize,
+}
+
+/// Carries the choice of bases out, for one kind of container.
 #[derive(Debug)]
 pub(super) struct BaseStage {
     session: SessionId,
@@ -242,43 +248,20 @@ pub(super) struct BaseStage {
 
 /// Chunks of a region whose neighbors are looked at.
 const NEIGHBORS_MAX: usize = 512;
-/// Share of the memory for bases that is for features of regions that were opened: one of 4.
-const FEATURES_SHARE: usize = 4;
 
 impl BaseStage {
-    /// Returns the stage of a session; `None` without a choice, for a repository of format 1, for a compression that knows no
-    /// prefix, and if the budget has no memory for it.
+    /// Returns the stage of a session. The reader is one of its kind of container.
     pub(super) fn new(
-        (store, session, driver): (&Store, &Session, &Driver),
-        choice: Option<&Arc<dyn ChooseBases>>,
-        compression: Compression,
-        budget: &Budget,
-    ) -> Option<Self> {
-        let is_possible = store.config.format != FormatVersion::V1
-            && budget.bases_bytes != 0
-            && matches!(compression, Compression::Zstd(_) | Compression::PaddedZstd(_));
-        let choice = choice.filter(|_| is_possible)?;
-        let features_bytes = budget.bases_bytes / FEATURES_SHARE;
-        let reader_bytes = budget.bases_bytes - features_bytes;
-        let reader = BaseReader::with_chains(store, &session.live, reader_bytes, budget.base_chains);
-        let opening = OpenProposed {
-            choice: Arc::clone(choice),
-            reader: reader.clone(),
-            opened: Mutex::new(Lru::new(features_bytes)),
-        };
-        Some(Self {
-            session: session.id,
-            choice: Arc::clone(choice),
-            reader,
-            features: driver.queue(FindFeatures(Arc::clone(choice)), Pool::Compute, budget.regions_in_flight),
-            open: driver.queue(opening, Pool::Compute, budget.regions_opening()),
-            last: None,
-        })
-    }
-
-    /// Returns what reads the bases.
-    pub(super) fn reader(&self) -> BaseReader {
-        self.reader.clone()
+        (session, driver): (SessionId, &Driver),
+        choice: Arc<dyn ChooseBases>,
+        reader: BaseReader,
+        StageSizes { features_bytes, regions, regions_opening }: StageSizes,
+    ) -> Self {
+        let opened = Mutex::new(Lru::new(features_bytes));
+        let opening = OpenProposed { choice: Arc::clone(&choice), reader: reader.clone(), opened };
+        let features = driver.queue(FindFeatures(Arc::clone(&choice)), Pool::Compute, regions);
+        let open = driver.queue(opening, Pool::Compute, regions_opening);
+        Self { session, choice, reader, features, open, last: None }
     }
 
     /// Takes a region that is full. Returns an older one whose bases are chosen, if it is time for that.
@@ -317,7 +300,7 @@ impl BaseStage {
         region.prefix =
             if chosen.bases.is_empty() { None } else { self.reader.held_prefix(chosen.bases.clone()).map(Box::new) };
         region.chosen = chosen;
-        region.samples = samples_of(&features);
+        region.samples = samples_of(&features, region.kind());
         region
     }
 
@@ -343,11 +326,8 @@ impl BaseStage {
         }
     }
 
-    /// Takes containers that became durable.
-    pub(super) fn durable(&self, units: &[StoredUnit]) {
-        for unit in units {
-            self.reader.add(unit.name);
-            self.choice.durable(unit.name.id);
-        }
+    /// Takes a container that became durable.
+    pub(super) fn durable(&self, container: ContainerId) {
+        self.choice.durable(container);
     }
 }

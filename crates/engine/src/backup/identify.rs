@@ -18,6 +18,7 @@ use crate::crypto::Keys;
 use crate::error::Result;
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
+use crate::pipeline::Permits;
 use crate::recipe::MetadataSink;
 use crate::store::container_writer::StoredUnit;
 use crate::store::manifests::ManifestBuilder;
@@ -253,6 +254,11 @@ impl<'a> IdentifyStage<'a> {
         self.slots_max <= self.slots.len()
     }
 
+    /// Returns what limits the chains of bases that packing reads at the same time; `None`: it reads none.
+    pub(crate) fn base_chains(&self) -> Option<Arc<Permits>> {
+        self.pack.base_chains()
+    }
+
     /// Returns how many references wait to be taken.
     pub(crate) fn waiting(&self) -> usize {
         self.slots.len()
@@ -306,8 +312,8 @@ impl<'a> IdentifyStage<'a> {
         };
         let chunk = Chunk { fingerprint, len: len_u32(bytes.get().len()) };
         if !is_unique {
-            if let (ChunkKind::Data, Verdict::Stored(container)) = (kind, resolved.verdict) {
-                self.pack.refer(&chunk, container);
+            if let Verdict::Stored(container) = resolved.verdict {
+                self.pack.refer(container_kind, &chunk, container);
             }
             return Ok(());
         }

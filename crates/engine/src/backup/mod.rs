@@ -1,6 +1,7 @@
 //! Backup: from a source to a committed snapshot.
 
 pub(crate) mod assemble;
+mod base_stages;
 pub mod bases;
 pub(crate) mod block;
 pub mod cut;
@@ -31,11 +32,14 @@ use crate::source::ahead::SHARE_BYTES;
 use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
+pub use base_stages::BaseChoices;
+use base_stages::{METADATA_COMPRESSING_PART, METADATA_DEPTH};
 pub use bases::{ChooseBases, NewRegion, OpenedCandidate, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
+use similar::METADATA_REFERRED_PART;
 pub use writer::{Writer, WriterOptions};
 
 /// Division of a memory budget among the queues and buffers of a backup.
@@ -227,13 +231,23 @@ impl Budget {
         Self { index_bytes, bases_bytes, similar_bytes, ..budget }
     }
 
-    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions, the names of
-    /// chunks that are referred to, chains, bytes of bases, and prefixes with the states of compressors.
+    /// Returns what finding, reading and using bases takes in addition to their cache: two further queues of regions of each kind, the names
+    /// of chunks that are referred to, chains, bytes of bases, and prefixes with the states of compressors.
     fn based_bytes(&self) -> usize {
-        let queues = (self.regions_in_flight + 1 + self.regions_opening() + 1) * REGION_BYTES / 2 + REFERRED_BYTES;
+        let opening = self.regions_in_flight + 1 + self.regions_opening() + 1 + 2 * (METADATA_DEPTH + 1);
+        let names = REFERRED_BYTES + REFERRED_BYTES / METADATA_REFERRED_PART;
         // A region that waits to be compressed holds the bytes of its bases.
-        let held = (self.regions_in_flight + 1) * BASES_MAX * REGION_BYTES / 2;
-        queues + held + self.base_chains * CHAIN_BYTES + self.base_threads * PREFIX_BYTES
+        let holding = self.regions_in_flight + 1 + self.metadata_compressing() + 1;
+        let held = holding * BASES_MAX * REGION_BYTES / 2;
+        // `memory_bytes` counts the queue of metadata as long as that of data.
+        let unused = self.regions_in_flight.saturating_sub(self.metadata_compressing()) * REGION_BYTES;
+        let taken = opening * REGION_BYTES / 2 + names + held + self.base_chains * CHAIN_BYTES;
+        (taken + self.base_threads * PREFIX_BYTES).saturating_sub(unused)
+    }
+
+    /// Returns how many regions of metadata are compressed at the same time in a backup with bases.
+    pub(crate) fn metadata_compressing(&self) -> usize {
+        (self.regions_in_flight / METADATA_COMPRESSING_PART).max(1)
     }
 
     /// Returns for how many regions similar ones are opened at the same time: few, so that those are still in memory when bases are chosen

@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::bases::{BaseStage, ChooseBases, Neighbors};
+use crate::backup::base_stages::{BaseChoices, BaseStages};
+use crate::backup::bases::{Neighbors, NoNeighbors};
 use crate::backup::cut::CutBlock;
 use crate::compress::{Compression, Compressor};
 use crate::container::compress_region::{CompressRegion, tables_of};
-use crate::container::seal::BasePlaintexts;
 use crate::container::{Assigned, Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
@@ -38,8 +38,8 @@ pub(crate) struct PackStage {
     ordinals: u32,
     compressor: Compressor,
     writer: ContainerWriter,
-    /// Chooses what data is compressed against.
-    bases: Option<BaseStage>,
+    /// Choose what regions are compressed against.
+    bases: BaseStages,
     /// Packed regions and their containers, since they were last taken.
     assigned: Vec<Assigned>,
 }
@@ -58,19 +58,17 @@ impl PackStage {
         driver: &Driver,
         compression: Compression,
         budget: &Budget,
-        choice: Option<&Arc<dyn ChooseBases>>,
+        choices: &BaseChoices,
     ) -> Self {
-        let bases = BaseStage::new((store, session, driver), choice, compression, budget);
-        let reader = bases.as_ref().map(|bases| Arc::new(bases.reader()) as Arc<dyn BasePlaintexts>);
+        let bases = BaseStages::new((store, session, driver), choices, compression, budget);
         let tables = tables_of(store.config.format);
         let task = CompressRegion::new(compression).with_tables(tables);
         let permits = Arc::new(Permits::new(budget.base_threads));
-        let task = reader.clone().map_or(task.clone(), |reader| task.with_bases(reader, permits));
         let line = |kind| {
             let form = (store.config.format, kind);
             let packer = Packer::new(session.id, form, store.config.container_bytes, compression);
-            let compress = driver.queue(task.clone(), Pool::Compute, budget.regions_in_flight);
-            Line { region: Region::default(), compress, packer }
+            let (task, depth) = bases.compressing(task.clone(), kind, (&permits, budget));
+            Line { region: Region::default(), compress: driver.queue(task, Pool::Compute, depth), packer }
         };
         Self {
             region_bytes: store.config.region_bytes,
@@ -79,10 +77,15 @@ impl PackStage {
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
             compressor: Compressor::with_tables(tables),
-            writer: ContainerWriter::new(store, session, driver, budget.writer_limits(), reader),
+            writer: ContainerWriter::new(store, session, driver, budget.writer_limits(), bases.reader()),
             bases,
             assigned: Vec::new(),
         }
+    }
+
+    /// Returns what limits the chains of bases that are read at the same time; `None`: it reads none.
+    pub(crate) fn base_chains(&self) -> Option<Arc<Permits>> {
+        self.bases.chains()
     }
 
     /// Appends a unique chunk.
@@ -116,16 +119,16 @@ impl PackStage {
         if self.region_bytes < filled.saturating_add(len) { self.end_region(kind, neighbors) } else { Ok(()) }
     }
 
-    /// Takes note that the snapshot refers to a chunk of data that was stored before.
-    pub(crate) fn refer(&self, chunk: &Chunk, container: ContainerId) {
-        if let Some(bases) = &self.bases {
+    /// Takes note that the snapshot refers to a chunk that was stored before.
+    pub(crate) fn refer(&self, kind: ContainerKind, chunk: &Chunk, container: ContainerId) {
+        if let Some(bases) = self.bases.stage(kind) {
             bases.refer(chunk, container);
         }
     }
 
     /// Takes note that the snapshot refers to a chunk of data that was likely stored before.
     pub(crate) fn expect(&self, chunk: &Chunk) {
-        if let Some(bases) = &self.bases {
+        if let Some(bases) = self.bases.stage(ContainerKind::Data) {
             bases.expect(chunk);
         }
     }
@@ -138,9 +141,7 @@ impl PackStage {
     /// Takes the units that became durable.
     pub(crate) fn take_stored(&mut self) -> Vec<StoredUnit> {
         let stored = self.writer.take_stored();
-        if let Some(bases) = &self.bases {
-            bases.durable(&stored);
-        }
+        self.bases.durable(&stored);
         stored
     }
 
@@ -175,7 +176,7 @@ impl PackStage {
     }
 
     fn next_chosen(&mut self, kind: ContainerKind, neighbors: &dyn Neighbors) -> Option<Region> {
-        self.bases.as_mut().filter(|_| kind == ContainerKind::Data)?.pop(neighbors)
+        self.bases.of(kind)?.pop(neighbors_in(kind, neighbors))
     }
 
     fn line(&mut self, kind: ContainerKind) -> &mut Line {
@@ -195,9 +196,9 @@ impl PackStage {
             return Ok(());
         }
         let region = std::mem::replace(&mut line.region, Region::with_buffer(buffer_bytes));
-        let ready = match &mut self.bases {
-            Some(bases) if kind == ContainerKind::Data => bases.push(region, neighbors),
-            _ => Some(region),
+        let ready = match self.bases.of(kind) {
+            Some(bases) => bases.push(region, neighbors_in(kind, neighbors)),
+            None => Some(region),
         };
         ready.map_or(Ok(()), |region| self.compress(kind, region))
     }
@@ -212,12 +213,18 @@ impl PackStage {
             ContainerKind::Metadata => &mut self.metadata.packer,
         };
         let packed = packer.push(region, &mut self.compressor, &mut self.ordinals);
-        if kind == ContainerKind::Data
-            && let Some(bases) = &mut self.bases
-        {
+        if let Some(bases) = self.bases.of(kind) {
             bases.placed(&packed.assigned);
         }
         self.assigned.extend(packed.assigned);
         packed.full.into_iter().try_for_each(|builder| self.writer.close(builder))
+    }
+}
+
+/// Returns the neighbors of chunks of a kind: metadata does not come in the order of a stream.
+fn neighbors_in(kind: ContainerKind, neighbors: &dyn Neighbors) -> &dyn Neighbors {
+    match kind {
+        ContainerKind::Data => neighbors,
+        ContainerKind::Metadata => &NoNeighbors,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
-use crate::backup::bases::ChooseBases;
+use crate::backup::base_stages::BaseChoices;
 use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
@@ -21,6 +21,7 @@ use crate::fingerprint::Fingerprinter;
 use crate::identify::{Counters, Identifier, IndexPreset};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
+use crate::pipeline::Permits;
 use crate::pipeline::driver::Driver;
 use crate::similarity::choose::Limits;
 use crate::snapshot::{IndexNote, Snapshot, Summary};
@@ -76,8 +77,8 @@ pub struct BackupOptions {
     pub scratch: Scratch,
     /// Limits of the search for similar regions, in a repository of format 2; `None`: new regions are compressed alone.
     pub similarity: Option<Limits>,
-    /// Chooses what new regions are compressed against, instead of that search.
-    pub bases: Option<Arc<dyn ChooseBases>>,
+    /// Choose what new regions are compressed against, instead of that search.
+    pub bases: BaseChoices,
 }
 
 /// What becomes of a snapshot whose tree is that of its parent.
@@ -130,7 +131,8 @@ pub fn backup(
     };
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
     let files = FileReader::new(store.config.entry_bytes_max());
-    let reader = open_reader((store, session), source, files, options, &writer.manifest)?;
+    let listing = Listing::Session { manifest: &writer.manifest, chains: writer.stage.base_chains() };
+    let reader = open_reader((store, session), source, files, options, listing)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
@@ -156,19 +158,23 @@ fn open_reader(
     source: &Arc<dyn SourceTree>,
     files: FileReader,
     options: &BackupOptions,
-    manifest: &Arc<ManifestBuilder>,
+    listing: Listing<'_>,
 ) -> Result<SourceReader> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
-    let parent = open_parent(store, &session.live, Listing::Session(manifest), options)?;
+    let parent = open_parent(store, &session.live, listing, options)?;
     Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
 }
 
 /// Origin of the containers that a parent is looked for in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Listing<'a> {
-    /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends. What unchanged
-    /// files refer to is taken down.
-    Session(&'a Arc<ManifestBuilder>),
+    /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends.
+    Session {
+        /// Takes down what unchanged files refer to.
+        manifest: &'a Arc<ManifestBuilder>,
+        /// Memory for chains of bases that both have; `None`: the reader of the parent has its own.
+        chains: Option<Arc<Permits>>,
+    },
     /// The reader's, which lists again.
     Reader,
 }
@@ -188,8 +194,8 @@ pub(super) fn open_parent(
     let moved = ViewMemory { directories: bytes / 8, moved: bytes / 8 };
     let view = View::new(store, containers, &options.scratch, moved);
     let (reader, view, manifest) = match listing {
-        Listing::Session(manifest) => {
-            let reader = MetadataReader::open_live(store, containers, &options.scratch, memory)?;
+        Listing::Session { manifest, chains } => {
+            let reader = MetadataReader::open_live(store, containers, &options.scratch, memory, chains)?;
             (reader, view.fixed(), Some(Arc::clone(manifest)))
         }
         Listing::Reader => (MetadataReader::open(store, containers, &options.scratch, memory)?, view, None),

@@ -5,9 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backup::bases::{ChooseBases, NewRegion, OpenedCandidate, PlacedRegion, Proposal};
 use crate::container::{Base, ChosenBases};
+use crate::object::names::ContainerKind;
 use crate::similarity::anchors::AnchorFinder;
 use crate::similarity::choose::{BaseChunk, Choice, Limits, covered};
 use crate::similarity::features::RegionFeatures;
+use crate::similarity::reading::Reading;
 use crate::similarity::regions::{RegionNumber, Regions};
 use crate::similarity::saved::{SimilarRegions, TakenContainers};
 use crate::similarity::search::BaseSearch;
@@ -17,6 +19,9 @@ use crate::types::{Chunk, ContainerId, RegionId};
 /// Least part of a region's features that its bases must share so that it is not compressed without them, too: one in this many.
 /// They save a twentieth then, whatever it holds.
 const SURE_PART: usize = 8;
+
+/// Names of chunks of metadata are one in so many of those of data, at most: a hundredth of the chunks are metadata.
+pub(super) const METADATA_REFERRED_PART: usize = 8;
 
 /// Chooses similar regions as bases.
 #[derive(Debug)]
@@ -43,11 +48,14 @@ struct Placed {
 }
 
 impl SimilarBases {
-    /// Starts a session that knows these regions.
-    pub fn new(store: &Store, similar: SimilarRegions, limits: Limits) -> Self {
+    /// Starts a session that knows these regions, of one kind of container.
+    pub fn new(store: &Store, kind: ContainerKind, similar: SimilarRegions, limits: Limits) -> Self {
         let finder = store.anchor_finder();
         let SimilarRegions { regions, anchors, taken } = similar;
-        let search = BaseSearch::new(regions, anchors, limits);
+        let mut search = BaseSearch::new(regions, anchors, limits);
+        if kind == ContainerKind::Metadata {
+            search.reading = Reading::with_part(METADATA_REFERRED_PART);
+        }
         let state = State { search, taken, placed: HashMap::new() };
         Self { finder, state: Mutex::new(state) }
     }
@@ -123,7 +131,7 @@ impl ChooseBases for SimilarBases {
 
     fn durable(&self, container: ContainerId) {
         let mut state = self.lock();
-        // Metadata containers have no regions here.
+        // Containers of the other kind have no regions here.
         let Some(placed) = state.placed.remove(&container) else { return };
         state.taken.insert(container);
         for Placed { id, plain_len, depth, bases, samples } in placed {

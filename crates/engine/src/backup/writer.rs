@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::bases::ChooseBases;
+use crate::backup::base_stages::BaseChoices;
 use crate::backup::block::Buffers;
 use crate::backup::cut::{CutBlock, FingerprintChunks};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
@@ -40,8 +40,8 @@ pub struct WriterOptions {
     pub budget: Budget,
     /// Directory for spilled state.
     pub scratch: Scratch,
-    /// Chooses what new regions are compressed against, in a repository of format 2; `None`: nothing.
-    pub bases: Option<Arc<dyn ChooseBases>>,
+    /// Choose what new regions are compressed against, in a repository of format 2.
+    pub bases: BaseChoices,
 }
 
 /// Stores chunks and metadata in one session, and commits a snapshot.
@@ -85,7 +85,7 @@ impl<'a> Writer<'a> {
         driver: &Driver,
         identifier: &'a mut dyn Identifier,
     ) -> Self {
-        let pack = PackStage::new(store, session, driver, options.compression, &options.budget, options.bases.as_ref());
+        let pack = PackStage::new(store, session, driver, options.compression, &options.budget, &options.bases);
         let manifest = Arc::new(ManifestBuilder::new(session.id, &session.live));
         let keys = Arc::clone(&store.keys);
         let stage = IdentifyStage::new(keys, identifier, pack, Arc::clone(&manifest), &options.budget);

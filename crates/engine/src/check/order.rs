@@ -8,7 +8,6 @@ use crate::container::ContainerReader;
 use crate::container::bases::DEPTH_MAX;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::object::names::ContainerKind;
 use crate::pipeline::Driver;
 use crate::store::Store;
 use crate::store::container_set::{ContainerNumber, Containers};
@@ -45,8 +44,8 @@ pub(super) fn find_dependents(
     (driver, monitor): (&Driver, &dyn Monitor),
 ) -> Result<Vec<Dependent>> {
     let mut dependents = Vec::new();
-    let data = listed.of_kind(ContainerKind::Data).filter(|number| numbers.contains(number.0));
-    for opened in store.open_containers_ahead(driver, listed, data) {
+    let wanted = listed.numbers().filter(|number| numbers.contains(number.0));
+    for opened in store.open_containers_ahead(driver, listed, wanted) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }

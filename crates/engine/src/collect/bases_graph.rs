@@ -5,7 +5,6 @@ use crate::collect::plan::ContainerUsage;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::object::names::ContainerKind;
 use crate::pipeline::Driver;
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -36,7 +35,7 @@ pub(super) struct BaseGraph {
 }
 
 impl BaseGraph {
-    /// Reads the directories of all data containers. Returns `None` if the graph takes more than `memory_bytes`: then nothing is
+    /// Reads the directories of all containers. Returns `None` if the graph takes more than `memory_bytes`: then nothing is
     /// weighed, and bases stay.
     ///
     /// A damaged container has no bases that still mean anything, and goes to `unreadable`. Fails if a directory cannot be read for
@@ -52,8 +51,7 @@ impl BaseGraph {
         // The list of pairs doubles as it grows.
         let pairs_max = left / PAIR_BYTES / 2;
         let mut graph = Self { sums: vec![Sums::default(); listed.numbers_end() as usize], ..Self::default() };
-        let data = listed.retain(|number, _| listed.kind(number) == ContainerKind::Data);
-        for opened in store.open_containers_ahead(driver, &data, data.numbers()) {
+        for opened in store.open_containers_ahead(driver, listed, listed.numbers()) {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }

@@ -2,12 +2,13 @@
 //!
 //! Every region of a container that stays can be read after a collection, those with dead chunks included: a later backup may find
 //! any chunk of it, and then refers to it. So all containers that hold a base of a region in a container that stays must stay, and all
-//! that hold bases of theirs. What is read for that are directories, as they are at the time of the decision.
+//! that hold bases of theirs. What is read for that are directories, as they are at the time of the decision. Containers of data and those
+//! of metadata are treated alike.
 
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::object::names::ContainerKind;
+use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -22,23 +23,23 @@ pub(super) fn needed_as_bases(
     listed: &Containers,
     given_up: &Bitmap,
     (driver, monitor): (&Driver, &dyn Monitor),
-    unreadable: &mut dyn FnMut(&Error),
+    unreadable: &mut dyn FnMut(&ContainerName, &Error),
 ) -> Result<Bitmap> {
     let mut needed = Bitmap::default();
-    let is_data = |number| listed.kind(number) == ContainerKind::Data;
-    let mut stays = listed.retain(|number, _| is_data(number) && !given_up.contains(number.0));
+    let mut stays = listed.retain(|number, _| !given_up.contains(number.0));
     loop {
         let mut found = Bitmap::default();
         for opened in store.open_containers_ahead(driver, &stays, stays.numbers()) {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            let container = match opened?.1 {
+            let (name, opened) = opened?;
+            let container = match opened {
                 Ok(container) => container,
                 // Another collection has deleted it.
                 Err(Error::Missing { .. }) => continue,
                 Err(error) if error.is_loss() => {
-                    unreadable(&error);
+                    unreadable(&name, &error);
                     continue;
                 }
                 Err(error) => {

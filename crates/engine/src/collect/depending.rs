@@ -3,6 +3,8 @@
 //! A damaged container goes, and so does what a collection with a damaged decision has condemned. Their dependents go with them,
 //! since a region of these can be copied without its bases, as long as the bases are whole.
 
+use std::collections::BTreeSet;
+
 use crate::bitmap::Bitmap;
 use crate::collect::dependents::needed_as_bases;
 use crate::collect::request::PruneReport;
@@ -15,8 +17,8 @@ use crate::store::container_set::Containers;
 
 /// Returns the numbers of the containers among `given_up` that hold bases for a container that stays, or may hold some.
 ///
-/// A container that stays and of which neither directory can be read may have its bases anywhere, and may be brought back from a copy:
-/// then all containers of data are needed. The report says so.
+/// A container that stays and of which neither directory can be read may have its bases in any of its kind, and may be brought back from a
+/// copy: then all containers of that kind are needed. The report says so.
 pub(super) fn known_needed(
     store: &Store,
     listed: &Containers,
@@ -24,17 +26,21 @@ pub(super) fn known_needed(
     parties: (&Driver, &dyn Monitor),
     report: &mut PruneReport,
 ) -> Result<Bitmap> {
-    let mut are_known = true;
-    let mut needed = needed_as_bases(store, listed, given_up, parties, &mut |error| {
-        are_known = false;
-        report.find(&error.clone().context(
-            "which containers this one depends on is not known, so no container of data is deleted until it is brought back from a \
+    let mut unknown = BTreeSet::new();
+    let mut needed = needed_as_bases(store, listed, given_up, parties, &mut |name, error| {
+        unknown.insert(name.kind);
+        let kind = match name.kind {
+            ContainerKind::Data => "data",
+            ContainerKind::Metadata => "metadata",
+        };
+        report.find(&error.clone().context(format!(
+            "which containers this one depends on is not known, so no container of {kind} is deleted until it is brought back from a \
              copy, or set aside with `onefold repair containers --quarantine`",
-        ));
+        )));
     })?;
-    if !are_known {
-        let data = listed.of_kind(ContainerKind::Data).filter(|number| given_up.contains(number.0));
-        data.for_each(|number| needed.insert(number.0));
+    for kind in unknown {
+        let of_kind = listed.of_kind(kind).filter(|number| given_up.contains(number.0));
+        of_kind.for_each(|number| needed.insert(number.0));
     }
     Ok(needed)
 }
@@ -48,7 +54,7 @@ pub(super) fn dependents_of(
     (driver, monitor): (&Driver, &dyn Monitor),
 ) -> Result<Bitmap> {
     let mut dependents = Bitmap::default();
-    let mut others = listed.retain(|number, _| listed.kind(number) == ContainerKind::Data && !of.contains(number.0));
+    let mut others = listed.retain(|number, _| !of.contains(number.0));
     // A dependent may stand before the one that makes it one. Each pass goes one depth up, at most, and opens what is left.
     loop {
         let mut found = Bitmap::default();

@@ -142,7 +142,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Keeps the containers that others depend on. If it is not known what a container depends on, all containers of data stay.
+    /// Keeps the containers that others depend on. If it is not known what a container depends on, all of its kind stay.
     fn rescue_bases(
         &self,
         listed: &Containers,

@@ -10,7 +10,7 @@ use crate::collect::copy::{CopyBudget, HintRefresher};
 use crate::collect::depending::{dependents_of, known_needed};
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
-use crate::collect::plan::{ContainerUsage, PrunePlan};
+use crate::collect::plan::{ContainerUsage, PruneOptions, PrunePlan};
 use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
@@ -108,14 +108,13 @@ impl Survey<'_> {
         found: Option<&'a mut SpillMap>,
         hinted: &'a mut Hinted,
     ) -> Result<HintRefresher<'a>> {
-        let owner = match &self.session {
-            Some(session) => session.id,
+        let owner = if let Some(session) = &self.session {
+            session.id
+        } else {
             // Hints with another id have another length once they are compressed, so it is drawn as a session's is.
-            None => {
-                let mut id = [0; 16];
-                self.store.host.random(&mut id)?;
-                SessionId(id)
-            }
+            let mut id = [0; 16];
+            self.store.host.random(&mut id)?;
+            SessionId(id)
         };
         let memory_bytes = (self.memory() / 16).max(HintRefresher::BYTES_MIN);
         HintRefresher::new((self.store, &self.request.scratch, owner), listed, given_up, found, hinted, memory_bytes)
@@ -235,15 +234,15 @@ impl Survey<'_> {
                 .for_each(|number| fixed.insert(number.0));
             plan.give_up(candidates.numbers().filter(|number| fixed.contains(number.0)).filter_map(&mut of_container));
         }
-        if commits.may_have_bases(self.store.config.format) {
-            self.weigh_bases((listed, candidates), &mut plan, (&usage_of, &fixed), report)?;
-        }
+        let graph = if commits.may_have_bases(self.store.config.format) {
+            self.weigh_bases((listed, candidates), &mut plan, (&usage_of, &fixed), report)?
+        } else {
+            Refreshable::All
+        };
         let given_up = plan.given_up();
         let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
-        plan.refresh(
-            stale.containers.iter().filter_map(|number| of_container(ContainerNumber(*number))),
-            &self.request.options,
-        );
+        let stale_usage = stale.containers.iter().filter_map(|number| of_container(ContainerNumber(*number)));
+        graph.refresh(&mut plan, stale_usage, &self.request.options);
         error.map_or(Ok(Planned { usage, plan, found: stale.found }), Err)
     }
 }
@@ -275,7 +274,7 @@ impl Survey<'_> {
         plan: &mut PrunePlan,
         (usage, fixed): (&UsageOf<'_>, &Bitmap),
         report: &mut PruneReport,
-    ) -> Result<()> {
+    ) -> Result<Refreshable> {
         let beating = Beating(self);
         let parties: (_, &dyn Monitor) = (&self.request.driver, &beating);
         let mut is_known = true;
@@ -287,7 +286,8 @@ impl Survey<'_> {
         let Some(graph) = graph else {
             self.monitor
                 .note("bases stay with all that depends on them: weighing them takes more than a quarter of --memory");
-            return self.keep_found(listed, (plan, usage), report);
+            self.keep_found(listed, (plan, usage), report)?;
+            return Ok(Refreshable::None);
         };
         let mut may_go = Bitmap::default();
         candidates.numbers().for_each(|number| may_go.insert(number.0));
@@ -308,8 +308,12 @@ impl Survey<'_> {
         if let Some(error) = failed {
             return Err(error);
         }
+        if is_known {
+            return Ok(Refreshable::Free(graph));
+        }
         // Where a directory cannot be read, nobody knows what depends on what.
-        if is_known { Ok(()) } else { self.keep_found(listed, (plan, usage), report) }
+        self.keep_found(listed, (plan, usage), report)?;
+        Ok(Refreshable::None)
     }
 
     /// Takes the containers out of a plan that containers which stay depend on. `usage` is that of a container of the plan.
@@ -342,6 +346,27 @@ impl Survey<'_> {
         }
         plan.keep(kept);
         Ok(())
+    }
+}
+
+/// Containers of metadata that may be copied for their hints alone.
+enum Refreshable {
+    /// All.
+    All,
+    /// Those in which no container that stays has a base. A copy of another one would stand next to it.
+    Free(BaseGraph),
+    /// None, since it is not known what depends on them.
+    None,
+}
+
+impl Refreshable {
+    /// Adds those of some containers to a plan that may be copied.
+    fn refresh(&self, plan: &mut PrunePlan, stale: impl Iterator<Item = ContainerUsage>, options: &PruneOptions) {
+        match self {
+            Self::All => plan.refresh(stale, options),
+            Self::Free(graph) => plan.refresh_free(stale, graph, options),
+            Self::None => {}
+        }
     }
 }
 

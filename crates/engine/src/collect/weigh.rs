@@ -41,7 +41,7 @@ impl Group {
 
 impl PrunePlan {
     /// Makes a plan such that nothing that stays depends on what it gives up. `fixed` are the containers that are given up whatever
-    /// they waste.
+    /// they waste. If nothing unused may stay, everything that wastes something is given up, whatever the copies grow.
     pub(super) fn weigh_bases(
         &mut self,
         graph: &BaseGraph,
@@ -49,8 +49,9 @@ impl PrunePlan {
         fixed: &Bitmap,
         options: &PruneOptions,
     ) {
+        let must_go = options.max_unused.is_nothing();
         let worthless: Vec<ContainerUsage> = (self.copy.iter())
-            .filter(|number| !fixed.contains(**number))
+            .filter(|number| !must_go && !fixed.contains(**number))
             .filter_map(|number| usage(*number))
             .filter(|container| container.unused_bytes() < graph.growth(container))
             .collect();
@@ -89,8 +90,34 @@ impl PrunePlan {
             .sum();
     }
 
+    /// Copies further containers for their hints alone, but none that holds bases for one that stays.
+    pub(super) fn refresh_free(
+        &mut self,
+        stale: impl Iterator<Item = ContainerUsage>,
+        graph: &BaseGraph,
+        options: &PruneOptions,
+    ) {
+        let before = self.given_up();
+        let stale: Vec<ContainerUsage> = stale.filter(|container| !before.contains(container.number)).collect();
+        let mut all = before.clone();
+        for container in &stale {
+            all.insert(container.number);
+        }
+        let needed = graph.needed(&all);
+        self.refresh(stale.iter().filter(|container| !needed.contains(container.number)).copied(), options);
+        // Limits may have left a container out that depends on one which is copied.
+        let (given_up, needed) = (self.given_up(), graph.needed(&self.given_up()));
+        let (taken_out, copied): (Vec<ContainerUsage>, Vec<ContainerUsage>) = stale
+            .into_iter()
+            .filter(|container| given_up.contains(container.number))
+            .partition(|container| needed.contains(container.number));
+        self.totals.refreshed_containers -= taken_out.len() as u64;
+        self.take_out(taken_out);
+        self.totals.grown_bytes += copied.iter().map(|container| graph.growth(container)).sum::<u64>();
+    }
+
     fn give_up_group(&mut self, group: Group, weigher: &mut Weigher<'_, '_>, options: &PruneOptions) {
-        if group.freed_bytes == 0
+        if group.freed_bytes == 0 && !options.max_unused.is_nothing()
             || options.max_repack_bytes < self.totals.copied_bytes.saturating_add(group.written_bytes)
         {
             return;
@@ -203,6 +230,26 @@ mod tests {
         ContainerUsage { number, kind: ContainerKind::Data, stored_bytes, live_bytes, dead_bytes, live_chunks, rank: 0 }
     }
 
+    #[test]
+    fn metadata_that_a_container_which_stays_depends_on_is_not_copied_for_its_hints_alone() {
+        let graph = BaseGraph::of(4, &[(1, 0), (2, 1)], &[]);
+        let all = [0, 1, 2, 3].map(|number| usage(number, 100, (50, 0)));
+        let refreshed = |stale: &[u32], max_repack_bytes| {
+            let options = PruneOptions { max_repack_bytes, ..options(MaxUnused::Bytes(0)) };
+            let mut plan = PrunePlan::new(all, &options);
+            plan.refresh_free(stale.iter().map(|number| all[*number as usize]), &graph, &options);
+            let count = plan.copy.len() as u64;
+            let totals = (plan.totals.copied_containers, plan.totals.refreshed_containers, plan.totals.copied_bytes);
+            assert_eq!(totals, (count, count, 100 * count), "{stale:?}");
+            plan.copy
+        };
+        assert_eq!(refreshed(&[0, 1, 3], u64::MAX), [3]);
+        assert_eq!(refreshed(&[0, 1, 2, 3], u64::MAX), [0, 1, 2, 3]);
+        // The limit leaves 2 out, which needs the others.
+        assert_eq!(refreshed(&[0, 1, 2], 200), Vec::<u32>::new());
+        assert_eq!(refreshed(&[2, 1, 0], 200), [2, 1]);
+    }
+
     /// Usages of containers, and pairs of a container and a holder of its bases.
     struct World {
         usages: BTreeMap<u32, ContainerUsage>,
@@ -263,7 +310,7 @@ mod tests {
         for seed in 0..3000 {
             let mut random = SplitMix64::new(seed);
             let world = World::random(&mut random);
-            let max_unused = [MaxUnused::Bytes(0), MaxUnused::Percent(20.0), MaxUnused::Unlimited][random.index(3)];
+            let max_unused = [MaxUnused::Bytes(1), MaxUnused::Percent(20.0), MaxUnused::Unlimited][random.index(3)];
             let max_repack_bytes = if random.coin() { u64::MAX } else { random.below(4000) };
             let options = PruneOptions { max_repack_bytes, ..options(max_unused) };
             let plan = world.plan(&options);
@@ -285,11 +332,11 @@ mod tests {
             let needed = world.graph.needed(&kept.given_up());
             kept.keep(needed_of(&world, &needed));
             // What copies grow by counts toward the limit on copying, which it did not before.
-            if max_unused == MaxUnused::Bytes(0) && max_repack_bytes == u64::MAX {
+            if max_unused == MaxUnused::Bytes(1) && max_repack_bytes == u64::MAX {
                 assert!(world.freed(&kept.given_up()).unwrap() <= freed, "seed {seed}: {plan:?} {kept:?}");
             }
             apart += totals.apart_containers;
-            if max_unused == MaxUnused::Bytes(0) && max_repack_bytes == u64::MAX {
+            if max_unused == MaxUnused::Bytes(1) && max_repack_bytes == u64::MAX {
                 let count = u32::try_from(world.usages.len()).unwrap();
                 let sets = (0..1_u64 << count).map(|set| {
                     let mut given_up = Bitmap::default();
@@ -303,6 +350,20 @@ mod tests {
         // No set that may go frees more than the best one; what the choice of groups leaves is small.
         assert!(300 < apart, "{apart}");
         assert!(best * 97 / 100 <= found && found <= best, "{found} of {best}");
+    }
+
+    #[test]
+    fn nothing_unused_stays_where_none_may_whatever_copies_grow() {
+        let mut grown = 0;
+        for seed in 0..1000 {
+            let world = World::random(&mut SplitMix64::new(seed));
+            let plan = world.plan(&options(MaxUnused::Bytes(0)));
+            let totals = plan.totals;
+            assert_eq!((totals.left_unused_bytes, totals.bases_containers), (0, 0), "seed {seed}: {plan:?}");
+            let freed = world.freed(&plan.given_up()).unwrap_or_else(|| panic!("seed {seed}: {plan:?}"));
+            grown += u64::from(freed < 0);
+        }
+        assert!(10 < grown, "copies never grow by more than is freed: {grown}");
     }
 
     fn needed_of(world: &World, needed: &Bitmap) -> Vec<ContainerUsage> {
@@ -329,9 +390,11 @@ mod tests {
         assert_eq!((plan.totals.apart_containers, plan.totals.grown_bytes, plan.totals.freed_bytes()), (1, 400, 300));
         assert_eq!((plan.totals.bases_containers, plan.totals.bases_bytes, plan.totals.left_unused_bytes), (0, 0, 0));
         // 500 bytes for 1200.
-        let plan = plan_of(&[0], MaxUnused::Bytes(0));
+        let plan = plan_of(&[0], MaxUnused::Bytes(1));
         assert!(plan.remove.is_empty() && plan.copy.is_empty());
         assert_eq!((plan.totals.bases_containers, plan.totals.bases_bytes, plan.totals.freed_bytes()), (1, 500, 0));
+        let plan = plan_of(&[0], MaxUnused::Bytes(0));
+        assert_eq!((plan.remove.as_slice(), plan.copy.len(), plan.totals.grown_bytes), (&[0][..], 3, 1200));
         // So much may stay.
         assert!(plan_of(&[0, 1, 2], MaxUnused::Bytes(700)).remove.is_empty());
         assert!(plan_of(&[0, 1, 2], MaxUnused::Unlimited).copy.is_empty());

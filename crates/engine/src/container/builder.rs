@@ -126,9 +126,7 @@ impl CompressedRegion {
     /// Returns the bytes that a container and its directories take for it if it is their only region.
     pub(crate) fn len_alone(&self, format: FormatVersion) -> usize {
         let Self(region) = self;
-        let is_data = region.chunks.first().is_some_and(|packed| packed.kind == ChunkKind::Data);
-        let kind = if is_data { ContainerKind::Data } else { ContainerKind::Metadata };
-        let directory = |side| sealed_len(Form { format, kind, side }, region.shape());
+        let directory = |side| sealed_len(Form { format, kind: region.kind(), side }, region.shape());
         region.stored().len() + directory(Side::Front) + directory(Side::Back)
     }
 
@@ -200,6 +198,12 @@ impl Region {
             (self.compressed, self.algorithm, self.bases) = (compressed, Some(Algorithm::ZstdBased), bases.clone());
         }
         saves
+    }
+
+    /// Returns the kind of container that it belongs to.
+    pub(crate) fn kind(&self) -> ContainerKind {
+        let is_data = self.chunks.first().is_some_and(|packed| packed.kind == ChunkKind::Data);
+        if is_data { ContainerKind::Data } else { ContainerKind::Metadata }
     }
 
     /// Returns what the directories of its container grow by.

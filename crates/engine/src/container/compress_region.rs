@@ -76,7 +76,7 @@ impl CompressRegion {
             return;
         }
         let checksum = checksum_of(region.stored(), &bases);
-        let is_right = |plain: &[u8]| reader.is_right(&region.chunks, plain, &bases, &prefix);
+        let is_right = |plain: &[u8]| reader.is_right((region.kind(), &region.chunks), plain, &bases, &prefix);
         let plain_len = region.plain_len as usize;
         let is_right = compressor.check_against(&prefix, region.stored(), plain_len, is_right);
         region.compared = is_right.then_some(checksum);
@@ -136,7 +136,7 @@ mod tests {
             Ok(Arc::new(self.plain.clone()))
         }
 
-        fn is_right(&self, _: &[RegionChunk], plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+        fn is_right(&self, _: (ContainerKind, &[RegionChunk]), plain: &[u8], _: &Bases, prefix: &[u8]) -> bool {
             self.is_right && [plain, prefix].iter().all(|bytes| *bytes == self.plain)
         }
     }

@@ -323,9 +323,6 @@ fn decode_region(reader: &mut Reader<'_>, form: Form, region_bytes_limit: u32) -
     if (algorithm == Algorithm::ZstdBased) == bases.is_empty() {
         return Err(reader.error("bases and compression that contradict each other"));
     }
-    if form.kind == ContainerKind::Metadata && !bases.is_empty() {
-        return Err(reader.error("bases of a region of metadata"));
-    }
     if region_bytes_limit < plain_len {
         return Err(reader.error("region longer than regions can be"));
     }
@@ -461,35 +458,48 @@ mod tests {
     }
 
     #[test]
-    fn bases_come_back_in_both_directories_of_a_data_container_of_format_2_alone() {
+    fn bases_come_back_in_both_directories_of_a_container_of_format_2_alone() {
         let form = |format, kind, side| Form { format, kind, side };
         for (bases, depth) in [(&[region(1, 2)][..], 1), (&[region(1, 2), region(1, 3)], DEPTH_MAX)] {
-            for side in [Side::Front, Side::Back] {
-                let data = form(FormatVersion::V2, ContainerKind::Data, side);
-                let bytes = based(bases, depth).encode(data);
-                assert_eq!(bytes.len() + TAG_LEN, sealed_len(data, based(bases, depth).shape()));
-                let back = Directory::decode(&bytes, data, 1 << 20).unwrap();
-                assert_eq!(back.regions, based(bases, depth).regions);
-                let samples = if side == Side::Front { based(bases, depth).samples } else { Vec::new() };
+            for (side, kind) in FORMS {
+                let form = form(FormatVersion::V2, kind, side);
+                let based = of_kind(based(bases, depth), kind);
+                let bytes = based.encode(form);
+                assert_eq!(bytes.len() + TAG_LEN, sealed_len(form, based.shape()));
+                let back = Directory::decode(&bytes, form, 1 << 20).unwrap();
+                assert_eq!(back.regions, based.regions);
+                let samples = if side == Side::Front { based.samples.clone() } else { Vec::new() };
                 assert_eq!(back.samples, samples);
                 let cut: Vec<_> =
-                    (0..bytes.len()).filter(|len| Directory::decode(&bytes[..*len], data, 1 << 20).is_ok()).collect();
+                    (0..bytes.len()).filter(|len| Directory::decode(&bytes[..*len], form, 1 << 20).is_ok()).collect();
                 assert!(cut.is_empty(), "{cut:?}");
                 for at in 0..bytes.len() {
                     let mut flipped = bytes.clone();
                     flipped[at] ^= 0x80;
-                    if let Ok(decoded) = Directory::decode(&flipped, data, 1 << 20) {
-                        assert_eq!(decoded.encode(data), flipped, "byte {at}: one form for each directory");
+                    if let Ok(decoded) = Directory::decode(&flipped, form, 1 << 20) {
+                        assert_eq!(decoded.encode(form), flipped, "byte {at}: one form for each directory");
                     }
                 }
             }
         }
-        let mut plain = based(&[region(1, 2)], 1);
-        let data = form(FormatVersion::V1, ContainerKind::Data, Side::Front);
-        assert!(Directory::decode(&plain.encode(data), data, 1 << 20).is_err(), "format 1 has no bases");
-        plain.chunks.iter_mut().for_each(|chunk| chunk.kind = ChunkKind::Tree);
-        let metadata = form(FormatVersion::V2, ContainerKind::Metadata, Side::Front);
-        assert!(Directory::decode(&plain.encode(metadata), metadata, 1 << 20).is_err(), "metadata has no bases");
+        for (side, kind) in FORMS {
+            let (form, plain) = (form(FormatVersion::V1, kind, side), of_kind(based(&[region(1, 2)], 1), kind));
+            assert!(Directory::decode(&plain.encode(form), form, 1 << 20).is_err(), "format 1 has no bases");
+        }
+    }
+
+    const FORMS: [(Side, ContainerKind); 4] = [
+        (Side::Front, ContainerKind::Data),
+        (Side::Back, ContainerKind::Data),
+        (Side::Front, ContainerKind::Metadata),
+        (Side::Back, ContainerKind::Metadata),
+    ];
+
+    fn of_kind(mut directory: Directory, kind: ContainerKind) -> Directory {
+        if kind == ContainerKind::Metadata {
+            directory.chunks.iter_mut().for_each(|chunk| chunk.kind = ChunkKind::Tree);
+        }
+        directory
     }
 
     #[test]

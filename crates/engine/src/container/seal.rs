@@ -53,8 +53,9 @@ pub(crate) trait BasePlaintexts: std::fmt::Debug + Send + Sync {
     /// Returns the plaintexts of some regions, one after the other.
     fn prefix(&self, bases: &Bases) -> Result<Plaintext>;
 
-    /// Returns true if the chunks of a region's plaintext, and those of the prefix that it was decompressed with, have their fingerprints.
-    fn is_right(&self, chunks: &[RegionChunk], plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool;
+    /// Returns true if the chunks of the plaintext of a region in a container of this kind, and those of the prefix that it was decompressed
+    /// with, have their fingerprints.
+    fn is_right(&self, named: (ContainerKind, &[RegionChunk]), plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool;
 }
 
 /// Rounds a length up to one of few: to a multiple of a power of two that loses at most 12%, less for longer ones.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::backup::BaseChoices;
 use crate::backup::bases::NoNeighbors;
 use crate::backup::pack::PackStage;
 use crate::container::RegionChunk;
@@ -34,7 +35,8 @@ impl NodeStage {
         storing: &StoreOptions,
     ) -> Result<Self> {
         let stored = options.scratch.map(&store.host, "nodes stored", options.budget.index_bytes / 4)?;
-        let pack = PackStage::new(store, session, &storing.driver, storing.compression, &options.budget, None);
+        let none = BaseChoices::default();
+        let pack = PackStage::new(store, session, &storing.driver, storing.compression, &options.budget, &none);
         Ok(Self { session: Arc::clone(session), pack, stored, chunks: 0, bytes_added: 0 })
     }
 

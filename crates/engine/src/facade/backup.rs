@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backup::{BackupOptions, Comparison, Unchanged};
+use crate::backup::{BackupOptions, BaseChoices, Comparison, Unchanged};
 use crate::check::LostHeads;
 use crate::error::{Error, Result};
 use crate::facade::failures::{Failure, Failures, Operation, Recorder};
@@ -223,7 +223,7 @@ impl<'a> Backup<'a> {
             accelerator: None,
             scratch: repository.cache.scratch(),
             similarity: Some(Limits::default()),
-            bases: None,
+            bases: BaseChoices::default(),
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,

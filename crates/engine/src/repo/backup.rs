@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::{self, BackupOptions, BackupReport, ChooseBases};
+use crate::backup::{self, BackupOptions, BackupReport};
 use crate::bitmap::Bitmap;
 use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
@@ -19,7 +19,7 @@ use crate::pipeline::Driver;
 use crate::repo::cache::Cache;
 use crate::repo::preset::remember_preset;
 use crate::repo::sessions::with_sessions;
-use crate::repo::similar::SimilarIndex;
+use crate::repo::similar::{SimilarIndexes, choices};
 use crate::snapshot::{Head, SessionKind};
 use crate::store::container_set::Containers;
 use crate::store::session::PUTS_MAX;
@@ -99,7 +99,7 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         monitor: &*request.monitor,
     };
     let (report, index) = with_index(store, index_use, |index| {
-        let mut similar = SimilarIndex::open(store, request.cache, &request.options);
+        let mut similar = SimilarIndexes::open(store, request.cache, &request.options);
         let report = with_sessions(&*request.monitor, || backup_once(store, request, index, &mut similar));
         // Under the lock of the index. What became durable is kept even if the session failed.
         if let Some(similar) = similar {
@@ -213,7 +213,7 @@ fn backup_once(
     store: &Store,
     request: &BackupRequest<'_>,
     index: &mut Index,
-    similar: &mut Option<SimilarIndex<'_>>,
+    similar: &mut Option<SimilarIndexes<'_>>,
 ) -> Result<BackupReport> {
     let options = &request.options;
     let mut session = Session::begin(store, &options.scratch, SessionKind::Backup, &options.hostname)?;
@@ -226,8 +226,7 @@ fn backup_once(
         Ok(bases) => bases,
         Err(error) => return Err(session.abandon(error)),
     };
-    let chosen = bases.clone().map(|bases| bases as Arc<dyn ChooseBases>);
-    let options = &BackupOptions { bases: options.bases.clone().or(chosen), ..options.clone() };
+    let options = &BackupOptions { bases: options.bases.clone().or(choices(bases.as_ref())), ..options.clone() };
     let session = Arc::new(session);
     let result = backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor);
     if let (Some(similar), Some(bases)) = (similar, bases) {
@@ -257,7 +256,6 @@ pub(crate) fn bring_up_to_date(
     let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
-    unreadable.extend(without_bases(session));
     let shared = take_shared(listed, &missing, &unreadable, index)?;
     let to_read = listed
         .retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
@@ -267,11 +265,6 @@ pub(crate) fn bring_up_to_date(
     }
     index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
     Ok(listed.retain(|_, id| !unreadable.contains(&id)))
-}
-
-/// Returns the containers that may lack a base.
-fn without_bases(session: &Session) -> BTreeSet<ContainerId> {
-    session.lacking_bases.iter().collect()
 }
 
 /// Containers whose directories were read into an index.
@@ -353,8 +346,7 @@ fn make_durable(
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<BTreeSet<ContainerId>> {
-    let is_in_doubt = |id: &ContainerId| session.in_doubt.contains(&id.session) && !session.lacking_bases.contains(*id);
-    let in_doubt = session.live.retain(|_, id| is_in_doubt(&id) && !index.knows(id));
+    let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {
         return Ok(unreadable);

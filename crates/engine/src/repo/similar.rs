@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backup::BackupOptions;
 use crate::backup::similar::SimilarBases;
+use crate::backup::{BackupOptions, BaseChoices};
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::io::{Access, Disk, Host};
@@ -15,45 +15,86 @@ use crate::object::names::ContainerKind;
 use crate::pipeline::Driver;
 use crate::repo::cache::Cache;
 use crate::similarity::choose::Limits;
-use crate::similarity::index::Sampling;
 use crate::similarity::regions::RegionNumber;
+use crate::similarity::samples::sampling_of;
 use crate::similarity::saved::{SimilarRegions, SimilarRegionsLimits};
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::store::host_file::replace_file_with;
 use crate::types::{RegionId, RepositoryId};
 
-/// The index of similar regions of a host, while it backs up.
-pub(super) struct SimilarIndex<'a> {
+/// Share of the memory for similar regions that is for those of metadata: one of 16. A hundredth of the regions are metadata, with
+/// eight times as many samples each.
+const METADATA_SHARE: usize = 16;
+
+/// The indexes of similar regions of a host, one for each kind of container, while it backs up.
+pub(super) struct SimilarIndexes<'a>([SimilarIndex<'a>; 2]);
+
+/// The policies of a session.
+pub(super) type SessionBases = [Arc<SimilarBases>; 2];
+
+impl<'a> SimilarIndexes<'a> {
+    /// Reads the indexes of this host. `None`: the repository or the options have no use for them.
+    pub(super) fn open(store: &'a Store, cache: &'a Cache, options: &BackupOptions) -> Option<Self> {
+        let bytes = options.budget.similar_bytes;
+        let is_possible = store.uses_similarity() && bytes != 0;
+        let choice_limits = options.similarity.filter(|_| is_possible)?;
+        let index = |kind| {
+            let limits = SimilarRegionsLimits {
+                sampling: sampling_of(kind),
+                bytes: match kind {
+                    ContainerKind::Data => bytes - bytes / METADATA_SHARE,
+                    ContainerKind::Metadata => bytes / METADATA_SHARE,
+                },
+            };
+            SimilarIndex { store, cache, kind, limits, choice_limits, regions: None }
+        };
+        Some(Self([ContainerKind::Data, ContainerKind::Metadata].map(index)))
+    }
+
+    /// Returns the policies of a session with these containers.
+    pub(super) fn begin(&mut self, live: &Containers, driver: &Driver, monitor: &dyn Monitor) -> Result<SessionBases> {
+        let Self([data, metadata]) = self;
+        Ok([data.begin(live, driver, monitor)?, metadata.begin(live, driver, monitor)?])
+    }
+
+    /// Takes the regions back after a session.
+    pub(super) fn end(&mut self, bases: &SessionBases) {
+        self.0.iter_mut().zip(bases).for_each(|(index, bases)| index.end(bases));
+    }
+
+    /// Keeps the indexes for the next backup. An error costs that one time.
+    pub(super) fn close(self, monitor: &dyn Monitor) {
+        self.0.into_iter().for_each(|index| index.close(monitor));
+    }
+}
+
+/// Returns the choices of the policies of a session.
+pub(super) fn choices(bases: Option<&SessionBases>) -> BaseChoices {
+    let Some([data, metadata]) = bases else { return BaseChoices::default() };
+    BaseChoices { data: Some(Arc::<SimilarBases>::clone(data)), metadata: Some(Arc::<SimilarBases>::clone(metadata)) }
+}
+
+/// The index of similar regions of one kind.
+struct SimilarIndex<'a> {
     store: &'a Store,
     cache: &'a Cache,
+    kind: ContainerKind,
     limits: SimilarRegionsLimits,
     choice_limits: Limits,
     /// The regions, between sessions.
     regions: Option<SimilarRegions>,
 }
 
-impl<'a> SimilarIndex<'a> {
-    /// Reads the index of this host. `None`: the repository or the options have no use for it.
-    pub(super) fn open(store: &'a Store, cache: &'a Cache, options: &BackupOptions) -> Option<Self> {
-        let bytes = options.budget.similar_bytes;
-        let is_possible = store.uses_similarity() && bytes != 0;
-        let choice_limits = options.similarity.filter(|_| is_possible)?;
-        let limits = SimilarRegionsLimits { sampling: Sampling::default(), bytes };
-        Some(Self { store, cache, limits, choice_limits, regions: None })
-    }
-
+impl SimilarIndex<'_> {
     fn path(&self) -> PathBuf {
-        self.cache.dir.join("similar")
+        self.cache.dir.join(match self.kind {
+            ContainerKind::Data => "similar",
+            ContainerKind::Metadata => "similar-metadata",
+        })
     }
 
-    /// Returns the policy of a session with these containers.
-    pub(super) fn begin(
-        &mut self,
-        live: &Containers,
-        driver: &Driver,
-        monitor: &dyn Monitor,
-    ) -> Result<Arc<SimilarBases>> {
+    fn begin(&mut self, live: &Containers, driver: &Driver, monitor: &dyn Monitor) -> Result<Arc<SimilarBases>> {
         let (disk, repository) = (&*self.cache.disk, self.store.config.repository);
         let (path, limits) = (self.path(), self.limits);
         let load = || load(disk, &path, repository, limits);
@@ -68,7 +109,7 @@ impl<'a> SimilarIndex<'a> {
         };
         similar.retain(|id| live.contains(id));
         self.catch_up(&mut similar, live, (driver, monitor))?;
-        Ok(Arc::new(SimilarBases::new(self.store, similar, self.choice_limits)))
+        Ok(Arc::new(SimilarBases::new(self.store, self.kind, similar, self.choice_limits)))
     }
 
     /// Takes the regions of containers that are not known yet. Those that cannot be read are left out: others report them.
@@ -79,7 +120,7 @@ impl<'a> SimilarIndex<'a> {
         (driver, monitor): (&Driver, &dyn Monitor),
     ) -> Result<()> {
         let is_new = |id| !similar.taken.contains(id);
-        let new = live.retain(|number, id| live.kind(number) == ContainerKind::Data && is_new(id));
+        let new = live.retain(|number, id| live.kind(number) == self.kind && is_new(id));
         for opened in self.store.open_containers_ahead(driver, &new, new.numbers()) {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -91,14 +132,12 @@ impl<'a> SimilarIndex<'a> {
         Ok(())
     }
 
-    /// Takes the regions back after a session.
-    pub(super) fn end(&mut self, bases: &SimilarBases) {
+    fn end(&mut self, bases: &SimilarBases) {
         let least = SimilarRegionsLimits { bytes: 0, ..self.limits };
         self.regions = Some(bases.take_similar(SimilarRegions::new(least)));
     }
 
-    /// Keeps the index for the next backup. An error costs that one time.
-    pub(super) fn close(self, monitor: &dyn Monitor) {
+    fn close(self, monitor: &dyn Monitor) {
         let Some(regions) = &self.regions else { return };
         let (disk, host) = (&*self.cache.disk, &*self.store.host);
         let saved = save(regions, disk, host, &self.path(), self.store.config.repository);

@@ -18,8 +18,10 @@ pub const REFERRED_MAX: usize = 1 << 15;
 pub const WATCHED_MAX: usize = 7 << 13;
 
 /// A sample of the stored chunks that a snapshot refers to, chosen by name. When it is full, half of it goes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct ReferredChunks {
+    /// Most of them.
+    max: usize,
     /// Length of each by a part of its name.
     lens: HashMap<u64, u32>,
     bytes: u64,
@@ -37,7 +39,7 @@ impl ReferredChunks {
             return;
         }
         self.bytes += u64::from(len);
-        while REFERRED_MAX < self.lens.len() {
+        while self.max < self.lens.len() {
             self.shift += 1;
             let shift = self.shift;
             self.lens.retain(|name, _| name.trailing_zeros() >= shift);
@@ -66,7 +68,7 @@ pub fn name_of(chunk: &Chunk) -> u64 {
 /// of the sample is in it. A base that counts as read besides stops to do so once the snapshot refers to one of its chunks.
 ///
 /// Takes two bits for each region of the repository: a megabyte for two terabytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Reading {
     own: Bitmap,
     extra: Bitmap,
@@ -75,9 +77,30 @@ pub struct Reading {
     referred: ReferredChunks,
     /// Chunks of bases that are read besides so far, by a part of their names.
     watched: HashMap<u64, u32>,
+    watched_max: usize,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self::with_part(1)
+    }
 }
 
 impl Reading {
+    /// Starts with nothing, and keeps one in `part` of the names that another one keeps at most.
+    pub fn with_part(part: usize) -> Self {
+        let referred = ReferredChunks { max: REFERRED_MAX / part, lens: HashMap::new(), bytes: 0, shift: 0 };
+        Self {
+            own: Bitmap::default(),
+            extra: Bitmap::default(),
+            own_bytes: 0,
+            extra_bytes: 0,
+            referred,
+            watched: HashMap::new(),
+            watched_max: WATCHED_MAX / part,
+        }
+    }
+
     /// Takes note that the snapshot refers to a chunk in a region.
     pub fn refer(&mut self, regions: &Regions, region: RegionNumber) {
         if self.own.contains(region.0) {
@@ -108,10 +131,10 @@ impl Reading {
         if !self.extra.contains(base.0) {
             return;
         }
-        if WATCHED_MAX < self.watched.len() + names.len() {
+        if self.watched_max < self.watched.len() + names.len() {
             self.watched.clear();
         }
-        self.watched.extend(names.iter().take(WATCHED_MAX).map(|name| (*name, base.0)));
+        self.watched.extend(names.iter().take(self.watched_max).map(|name| (*name, base.0)));
     }
 
     /// Takes note that a region is read if the snapshot refers to one of these chunks in it.

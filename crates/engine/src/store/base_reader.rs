@@ -5,11 +5,10 @@
 //! chain is longer than [`DEPTH_MAX`](crate::container::bases::DEPTH_MAX) and none closes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::compress::Compressor;
-use crate::container::bases::{BASES_MAX, Base, Bases, CHAIN_REGIONS_MAX, ChunkRun, DEPTH_MAX};
+use crate::container::bases::{Base, Bases, CHAIN_REGIONS_MAX, ChunkRun, DEPTH_MAX};
 use crate::container::seal::{BasePlaintexts, Plaintext, compare_chunks};
 use crate::container::{ContainerReader, DirectoryChunk, RegionChunk};
 use crate::error::{Error, Result};
@@ -17,6 +16,7 @@ use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::{BufferPool, Permits};
 use crate::store::Store;
+use crate::store::base_chain::{Chain, Link, Plaintexts, PrefixPart, prefix_in, prefix_parts};
 use crate::store::container_set::Containers;
 use crate::types::{ContainerId, Fingerprint, RegionId};
 
@@ -35,6 +35,8 @@ pub(crate) struct BaseReader {
     store: Store,
     shared: Arc<Shared>,
     observer: Option<Arc<dyn ObserveBases>>,
+    /// Kind of the containers that new regions may have bases in; `None`: it reads alone, and each chain has one kind.
+    kind: Option<ContainerKind>,
 }
 
 /// Sees the regions that are read as bases.
@@ -49,7 +51,7 @@ struct Shared {
     /// Announces that a region was read.
     changed: Condvar,
     /// One for each region of the chains that are read.
-    chains: Permits,
+    chains: Arc<Permits>,
     compressors: BufferPool<Compressor>,
 }
 
@@ -77,27 +79,17 @@ enum Made {
 /// Work of a reader of bases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct BaseCounts {
-    /// Regions that were read as bases.
+    /// Regions that were read, as bases or for themselves.
     pub(crate) read: u64,
     /// Regions that were in the cache when they were needed.
     pub(crate) held: u64,
 }
 
-/// A region of a chain, before it is read.
-#[derive(Debug)]
-struct Link {
-    container: Arc<ContainerReader>,
-    bases: Bases,
-}
-
-/// The regions that a region depends on, in the order of their containers and numbers.
-type Chain = BTreeMap<RegionId, Link>;
-
 impl BaseReader {
     /// Returns the list of these bases and their plaintexts, one after the other, if the regions are in the cache.
     pub(crate) fn held_prefix(&self, bases: Vec<Base>) -> Option<(Bases, Plaintext)> {
         let bases = self.list(bases).ok()??;
-        let parts = self.prefix_parts(&bases, &self.chain(&bases, Made::All).ok()?).ok()?;
+        let parts = self.parts(&bases, &self.chain(&bases, Made::All).ok()?).ok()?;
         let held = |base| Some((base, self.held(base)?));
         let plaintexts = bases.iter().map(held).collect::<Option<Plaintexts>>()?;
         Some((bases, prefix_in(&parts, &plaintexts)))
@@ -111,22 +103,34 @@ impl BaseReader {
 
     /// Does what [`BaseReader::new`] does, and takes the plaintexts of up to `chains` such chains.
     pub(crate) fn with_chains(store: &Store, containers: &Containers, memory_bytes: usize, chains: usize) -> Self {
-        let directories_bytes = (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX);
+        let chains = Arc::new(Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)));
+        Self::sharing_chains(store, containers, memory_bytes, chains)
+    }
+
+    /// Does what [`BaseReader::new`] does, and takes the plaintexts of chains out of the memory of another reader.
+    pub(crate) fn sharing_chains(
+        store: &Store,
+        containers: &Containers,
+        memory_bytes: usize,
+        chains: Arc<Permits>,
+    ) -> Self {
+        let plaintext_bytes = Self::plaintext_bytes(memory_bytes);
         let state = State {
             containers: containers.clone(),
             made: BTreeMap::new(),
-            directories: Lru::new(directories_bytes),
-            regions: Lru::new(memory_bytes - directories_bytes),
+            directories: Lru::new(memory_bytes - plaintext_bytes),
+            regions: Lru::new(plaintext_bytes),
             reading: BTreeSet::new(),
             counts: BaseCounts::default(),
         };
-        let shared = Shared {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            chains: Permits::new(chains.saturating_mul(CHAIN_REGIONS_MAX)),
-            compressors: BufferPool::default(),
-        };
-        Self { store: store.clone(), shared: Arc::new(shared), observer: None }
+        let shared =
+            Shared { state: Mutex::new(state), changed: Condvar::new(), chains, compressors: BufferPool::default() };
+        Self { store: store.clone(), shared: Arc::new(shared), observer: None, kind: None }
+    }
+
+    /// Returns a reader with the same memory that finds bases for regions of one kind alone.
+    pub(crate) fn of_kind(&self, kind: ContainerKind) -> Self {
+        Self { kind: Some(kind), ..self.clone() }
     }
 
     /// Shows each region that is read to an observer.
@@ -137,6 +141,16 @@ impl BaseReader {
     /// Returns the memory of the plaintexts of a chain of the greatest length.
     pub(crate) fn chain_bytes(store: &Store) -> usize {
         CHAIN_REGIONS_MAX * store.config.region_bytes.max(store.config.chunking.chunk_bytes_max()) as usize
+    }
+
+    /// Returns how much of the memory of a reader is for plaintexts.
+    pub(super) fn plaintext_bytes(memory_bytes: usize) -> usize {
+        memory_bytes - (memory_bytes / DIRECTORIES_SHARE).min(DIRECTORIES_BYTES_MAX)
+    }
+
+    /// Returns one permit for each region of the chains that are read at the same time.
+    pub(crate) fn chains(&self) -> Arc<Permits> {
+        Arc::clone(&self.shared.chains)
     }
 
     /// Looks in other containers from now on.
@@ -168,7 +182,7 @@ impl BaseReader {
         if bases.is_empty() {
             return Ok(Plaintext::default());
         }
-        self.prefix(&bases).map_err(|error| wrong_base(container, region, error))
+        self.of_kind(container.name.kind).prefix(&bases).map_err(|error| wrong_base(container, region, error))
     }
 
     /// Returns a region if it was read and is still in the cache.
@@ -177,6 +191,11 @@ impl BaseReader {
         let plain = state.regions.get(&id)?;
         state.counts.held += 1;
         Some(plain)
+    }
+
+    /// Returns true if a region was read and is still in the cache, where it now was used last.
+    pub(crate) fn holds(&self, id: RegionId) -> bool {
+        self.lock().regions.get(&id).is_some()
     }
 
     /// Returns a region of an open container with its bases resolved, and keeps it for regions that depend on it. Takes the memory of a
@@ -195,7 +214,8 @@ impl BaseReader {
         if bases.is_empty() {
             return Ok(());
         }
-        self.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
+        let reader = self.of_kind(container.name.kind);
+        reader.chain(&bases, Made::All).map(drop).map_err(|error| wrong_base(container, region, error))
     }
 
     /// Returns the region of a chunk; `None` if the container cannot be read, lacks it, or withholds its samples.
@@ -207,7 +227,7 @@ impl BaseReader {
 
     /// Returns a region with its bases resolved, and the directory of its container.
     pub(crate) fn region(&self, id: RegionId) -> Result<(Arc<ContainerReader>, Plaintext)> {
-        let link = self.link(id, Made::All)?;
+        let link = self.link((id, self.kind), Made::All)?;
         let depth = link.bases.depth().saturating_add(1);
         let mut wanted = vec![(id, depth)];
         let chain = self.chain_of(&mut wanted, Made::All)?;
@@ -248,10 +268,16 @@ impl BaseReader {
         Ok(container)
     }
 
-    fn link(&self, id: RegionId, made: Made) -> Result<Link> {
+    /// Opens the directory of a base, which must be in a container of this kind.
+    fn link(&self, (id, kind): (RegionId, Option<ContainerKind>), made: Made) -> Result<Link> {
         let container = self.directory(id.container, made)?;
-        if container.name.kind != ContainerKind::Data {
-            return Err(Error::damaged(container.name, "holds metadata, and is named as the container of a base"));
+        if kind.is_some_and(|kind| kind != container.name.kind) {
+            let [holds, of] = match container.name.kind {
+                ContainerKind::Data => ["data", "metadata"],
+                ContainerKind::Metadata => ["metadata", "data"],
+            };
+            let problem = format!("holds {holds}, and is named as the container of a base of {of}");
+            return Err(Error::damaged(container.name, problem));
         }
         let entry = container.directory.regions.get(id.region as usize);
         let bases = entry
@@ -261,11 +287,11 @@ impl BaseReader {
         Ok(Link { container, bases })
     }
 
-    /// Returns true if a prefix consists of the chunks that these bases name, by their fingerprints.
-    fn is_prefix(&self, bases: &Bases, prefix: &[u8]) -> bool {
+    /// Returns true if a prefix consists of the chunks that these bases in containers of a kind name, by their fingerprints.
+    fn is_prefix(&self, kind: ContainerKind, bases: &Bases, prefix: &[u8]) -> bool {
         let mut named = Vec::new();
         for Base { region, runs } in bases.bases() {
-            let Ok(container) = self.directory(region.container, Made::All) else { return false };
+            let Ok(Link { container, .. }) = self.link((*region, Some(kind)), Made::All) else { return false };
             let numbers = container.chunks_of(region.region);
             let whole = runs.is_empty().then(|| numbers.clone());
             let of_run = |run: &ChunkRun| {
@@ -276,7 +302,7 @@ impl BaseReader {
                 named.extend_from_slice(container.directory.chunks.get(range).unwrap_or_default());
             }
         }
-        compare_chunks((&self.store.keys, ContainerKind::Data), &named, prefix).is_ok()
+        compare_chunks((&self.store.keys, kind), &named, prefix).is_ok()
     }
 
     /// Finds every region that these bases need, themselves included.
@@ -287,7 +313,7 @@ impl BaseReader {
 
     /// Finds every region that is wanted, each with what must be above its depth, and their bases.
     fn chain_of(&self, wanted: &mut Vec<(RegionId, u8)>, made: Made) -> Result<Chain> {
-        let mut chain = Chain::new();
+        let (mut chain, mut kind) = (Chain::new(), self.kind);
         while let Some((id, above)) = wanted.pop() {
             let depth = match chain.get(&id) {
                 Some(link) => link.bases.depth(),
@@ -295,7 +321,8 @@ impl BaseReader {
                     return Err(Error::invalid(format!("a region depends on more than {CHAIN_REGIONS_MAX} others")));
                 }
                 None => {
-                    let link = self.link(id, made)?;
+                    let link = self.link((id, kind), made)?;
+                    kind = Some(link.container.name.kind);
                     let depth = link.bases.depth();
                     wanted.extend(link.bases.iter().map(|base| (base, depth)));
                     chain.insert(id, link);
@@ -311,27 +338,8 @@ impl BaseReader {
         Ok(chain)
     }
 
-    /// Finds the bytes of each base that count, in regions of a chain. Fails if a run names chunks that do not exist, or if all
-    /// together are longer than two regions can be.
-    fn prefix_parts(&self, bases: &Bases, chain: &Chain) -> Result<Vec<PrefixPart>> {
-        let mut parts = Vec::new();
-        let mut len = 0;
-        for Base { region, runs } in bases.bases() {
-            let Some(Link { container, .. }) = chain.get(region) else { continue };
-            let whole = runs.is_empty().then_some(None);
-            for run in whole.into_iter().chain(runs.iter().map(Some)) {
-                let range = container.plain_range(region.region, run);
-                let range =
-                    range.ok_or_else(|| container.wrong_region(region.region, "lacks chunks that a base names"))?;
-                len += range.len();
-                parts.push((*region, range));
-            }
-        }
-        let most = BASES_MAX * self.store.config.region_bytes_limit() as usize;
-        if most < len {
-            return Err(Error::invalid(format!("bases of {len} bytes, and no region has more than {most}")));
-        }
-        Ok(parts)
+    fn parts(&self, bases: &Bases, chain: &Chain) -> Result<Vec<PrefixPart>> {
+        prefix_parts(bases, chain, self.store.config.region_bytes_limit())
     }
 
     /// Reads regions and what they need of their chain: those without bases first, and each depth in the order in which it is stored.
@@ -348,7 +356,7 @@ impl BaseReader {
         for depth in 0..=DEPTH_MAX {
             for id in &needed {
                 let Some(link) = chain.get(id).filter(|link| link.bases.depth() == depth) else { continue };
-                let prefix = prefix_in(&self.prefix_parts(&link.bases, chain)?, &plaintexts);
+                let prefix = prefix_in(&self.parts(&link.bases, chain)?, &plaintexts);
                 plaintexts.insert(*id, self.read_one(*id, &link.container, &prefix)?);
             }
         }
@@ -420,10 +428,10 @@ impl BasePlaintexts for BaseReader {
     fn list(&self, bases: Vec<Base>) -> Result<Option<Bases>> {
         let mut depth = 0;
         for base in &bases {
-            depth = depth.max(self.link(base.region, Made::Recent)?.bases.depth());
+            depth = depth.max(self.link((base.region, self.kind), Made::Recent)?.bases.depth());
         }
         let Some(bases) = Bases::of(bases, depth.saturating_add(1)) else { return Ok(None) };
-        match self.chain(&bases, Made::Recent).and_then(|chain| self.prefix_parts(&bases, &chain)) {
+        match self.chain(&bases, Made::Recent).and_then(|chain| self.parts(&bases, &chain)) {
             Ok(_) => Ok(Some(bases)),
             Err(Error::Invalid { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -433,14 +441,19 @@ impl BasePlaintexts for BaseReader {
     fn prefix(&self, bases: &Bases) -> Result<Plaintext> {
         let chain = self.chain(bases, Made::All)?;
         let wanted: Vec<RegionId> = bases.iter().collect();
-        let parts = self.prefix_parts(bases, &chain)?;
+        let parts = self.parts(bases, &chain)?;
         Ok(prefix_in(&parts, &self.read(&wanted, &chain)?))
     }
 
-    fn is_right(&self, chunks: &[RegionChunk], plain: &[u8], bases: &Bases, prefix: &[u8]) -> bool {
+    fn is_right(
+        &self,
+        (kind, chunks): (ContainerKind, &[RegionChunk]),
+        plain: &[u8],
+        bases: &Bases,
+        prefix: &[u8],
+    ) -> bool {
         let named: Vec<DirectoryChunk> = chunks.iter().map(RegionChunk::named).collect();
-        let keys = &self.store.keys;
-        compare_chunks((keys, ContainerKind::Data), &named, plain).is_ok() && self.is_prefix(bases, prefix)
+        compare_chunks((&self.store.keys, kind), &named, plain).is_ok() && self.is_prefix(kind, bases, prefix)
     }
 }
 
@@ -451,23 +464,6 @@ fn wrong_base(container: &ContainerReader, region: u32, error: Error) -> Error {
     } else {
         error.context(format!("a base of region {region} of {}", container.name))
     }
-}
-
-/// A part of a prefix: a region, and the bytes of it that count.
-type PrefixPart = (RegionId, Range<usize>);
-
-/// Plaintexts of regions.
-type Plaintexts = BTreeMap<RegionId, Plaintext>;
-
-/// Joins the parts of a prefix. One whole region is not copied.
-fn prefix_in(parts: &[PrefixPart], plaintexts: &Plaintexts) -> Plaintext {
-    if let [(region, range)] = parts
-        && let Some(plain) = plaintexts.get(region).filter(|plain| *range == (0..plain.len()))
-    {
-        return Plaintext::clone(plain);
-    }
-    let of = |(region, range): &PrefixPart| plaintexts.get(region).and_then(|plain| plain.get(range.clone()));
-    Plaintext::new(parts.iter().map(|part| of(part).unwrap_or_default()).collect::<Vec<_>>().concat())
 }
 
 impl State {

@@ -212,7 +212,7 @@ impl Store {
         })
     }
 
-    /// Reads a region of a container and opens it. Metadata has no bases; `bases` reads those of data.
+    /// Reads a region of a container and opens it; `bases` reads its bases.
     pub(crate) fn read_region(
         &self,
         container: &ContainerReader,

@@ -1,5 +1,6 @@
 //! An open repository: its objects, written in the order that makes them safe and checked when they are read.
 
+mod base_chain;
 pub(crate) mod base_reader;
 pub(crate) mod collections;
 pub mod commits;

@@ -16,7 +16,6 @@ use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
-use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::Containers;
 use crate::store::presence::{self, Presence};
 use crate::store::scratch::Scratch;
@@ -33,12 +32,11 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(5);
 pub struct Session {
     /// Its name, also that of the snapshot it will commit.
     pub(crate) id: SessionId,
-    /// Containers that it may refer to: listed and not absent by a collection. Those of `in_doubt` are not known to be durable.
+    /// Containers that it may refer to: listed, not absent by a collection, and with all of their bases. Those of `in_doubt` are not known
+    /// to be durable.
     pub(crate) live: Containers,
     /// Sessions of these containers whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
-    /// Those of them that may lack a base: no chunk in them is referred to.
-    pub(crate) lacking_bases: ContainerIds,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
     /// True if a collection had condemned containers and not chosen the final ones when the session began. Then no reference
@@ -103,7 +101,6 @@ impl Session {
             id,
             live: Containers::default(),
             in_doubt: BTreeSet::new(),
-            lacking_bases: ContainerIds::default(),
             heads: Vec::new(),
             is_condemning: false,
             store: store.clone(),
@@ -123,7 +120,10 @@ impl Session {
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
         if commits.may_have_bases(self.store.config.format) {
-            self.lacking_bases = self.store.lacking_bases(&self.live, &commits, &mut || self.beat())?;
+            let lacking = self.store.lacking_bases(&self.live, &commits, &mut || self.beat())?;
+            if lacking.iter().next().is_some() {
+                self.live = self.live.retain(|_, id| !lacking.contains(id));
+            }
         }
         self.heads = commits.heads();
         Ok(())

@@ -1,4 +1,4 @@
-//! Containers of data whose bases nobody vouches for.
+//! Containers whose bases nobody vouches for.
 //!
 //! A collection keeps the bases of every container that it lists before it decides (step C8 of docs/protocol.md). A session that
 //! collections have fenced may publish containers after that. So a container of a session that is not known to have ended by itself is
@@ -7,7 +7,6 @@
 
 use crate::bitmap::Bitmap;
 use crate::error::Result;
-use crate::object::names::ContainerKind;
 use crate::snapshot::CommitKind;
 use crate::store::Store;
 use crate::store::commits::Commits;
@@ -16,7 +15,7 @@ use crate::store::container_set::{ContainerNumber, Containers, RunCursor};
 use crate::types::{ContainerId, SessionId};
 
 impl Store {
-    /// Returns the containers of data among `live` that may lack a base, directly or over others. `live` are all that are listed
+    /// Returns the containers among `live` that may lack a base, directly or over others. `live` are all that are listed
     /// and not absent; `commits` were read after they were listed. `go_on` is called for each container that is opened.
     ///
     /// A listing of commits that is too old makes a session one that has not ended, whose containers are looked at, too.
@@ -33,11 +32,11 @@ impl Store {
             })
         };
         let mut of_session = (None, false);
-        let unvouched = live.retain(|number, id| {
+        let unvouched = live.retain(|_, id| {
             if of_session.0 != Some(id.session) {
                 of_session = (Some(id.session), has_ended(id.session));
             }
-            !of_session.1 && live.kind(number) == ContainerKind::Data
+            !of_session.1
         });
         let left = self.without_referred(&unvouched, commits)?;
         let mut lacking = Bitmap::default();

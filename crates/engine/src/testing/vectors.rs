@@ -403,6 +403,25 @@ fn container_vectors(out: &mut Vectors) {
     let sealed = seal_as(FormatVersion::V2, ContainerKind::Metadata, 6, &[chunks], &|_, _| ());
     out.push(("metadata_container_2", sealed.bytes.to_vec()));
     out.push(("metadata_container_2_name", sealed.name.checksum.to_vec()));
+    based_metadata_vectors(out);
+}
+
+/// A region of metadata with a base: hints count as its other bytes do.
+fn based_metadata_vectors(out: &mut Vectors) {
+    let base = RegionId { container: container(9), region: 0 };
+    let bases = Bases::of(vec![Base::whole(base)], 1).unwrap();
+    let twice = BASE.repeat(2);
+    let (contents, hints) = twice.split_at(52);
+    let regions =
+        [vec![(ChunkKind::Tree, vec![0, 0], Vec::new())], vec![(ChunkKind::Tree, contents.to_vec(), hints.to_vec())]];
+    let based = seal_as(FormatVersion::V2, ContainerKind::Metadata, 8, &regions, &|number, region| {
+        if number == 1 {
+            region.set_compressed(Algorithm::ZstdBased, BASED_FRAME.to_vec(), bases.clone());
+            region.samples = vec![ChunkSample { chunk: 0, hash: 0x0102_0304_0500_0000 }];
+        }
+    });
+    out.push(("based_metadata_container", based.bytes.to_vec()));
+    out.push(("based_metadata_container_name", based.name.checksum.to_vec()));
 }
 
 /// The plaintext of the base in the vectors.
@@ -423,7 +442,7 @@ impl BasePlaintexts for OneBase {
         Ok(Plaintext::new(BASE.to_vec()))
     }
 
-    fn is_right(&self, _: &[RegionChunk], _: &[u8], _: &Bases, prefix: &[u8]) -> bool {
+    fn is_right(&self, _: (ContainerKind, &[RegionChunk]), _: &[u8], _: &Bases, prefix: &[u8]) -> bool {
         prefix == BASE
     }
 }

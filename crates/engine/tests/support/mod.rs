@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::accelerator::Accelerator;
-use onefold_engine::backup::{BackupOptions, Budget, ChooseBases, Comparison, Monitor, Unchanged};
+use onefold_engine::backup::{BackupOptions, BaseChoices, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -163,7 +163,7 @@ pub(super) struct Ask {
     /// Limits of the search for similar regions; `None`: there is none.
     pub similarity: Option<Limits>,
     /// Who chooses bases instead.
-    pub bases: Option<Arc<dyn ChooseBases>>,
+    pub bases: BaseChoices,
 }
 
 impl Default for Ask {
@@ -180,7 +180,7 @@ impl Default for Ask {
             excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
             similarity: None,
-            bases: None,
+            bases: BaseChoices::default(),
         }
     }
 }
@@ -421,6 +421,21 @@ pub(super) fn change(tree: &MemTree) {
 /// Copies a tree, so that the original can change.
 pub(super) fn copy(tree: &MemTree) -> MemTree {
     MemTree::load(tree, Path::new("/")).unwrap()
+}
+
+/// Copies a tree with all that only the original has: devices, inodes and change times. A backup of it makes the nodes that one of the
+/// original makes.
+pub(super) fn twin(tree: &MemTree) -> MemTree {
+    let twin = copy(tree);
+    let mut todo = vec![PathBuf::from("/")];
+    while let Some(path) = todo.pop() {
+        let metadata = SourceTree::metadata(tree, &path).unwrap();
+        if metadata.kind == EntryKind::Directory {
+            todo.extend(SourceTree::list(tree, &path).unwrap().iter().map(|name| path.join(name)));
+        }
+        twin.edit(&path, |own| *own = metadata);
+    }
+    twin
 }
 
 /// A container as it lies in the repository, opened and decompressed.

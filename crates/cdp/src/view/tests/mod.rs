@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onefold_engine::backup::{Budget, WriterOptions};
+use onefold_engine::backup::{BaseChoices, Budget, WriterOptions};
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::compress::Compression;
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -179,7 +179,12 @@ impl World {
             index,
             preset: IndexPreset::default(),
             hostname: "host",
-            options: WriterOptions { compression: Compression::Zstd(1), budget, scratch: self.scratch(), bases: None },
+            options: WriterOptions {
+                compression: Compression::Zstd(1),
+                budget,
+                scratch: self.scratch(),
+                bases: BaseChoices::default(),
+            },
             driver: Driver::inline(9),
             monitor: Arc::new(Silent),
             heads: None,

@@ -8,7 +8,7 @@ use onefold_cdp::journal::GroupId;
 use onefold_cdp::retention::{ThinOptions, Thinner};
 use onefold_cdp::stored::GroupSpec;
 use onefold_cdp::volume::{BehindMap, Group};
-use onefold_engine::backup::{Budget, Monitor, Silent, WriterOptions};
+use onefold_engine::backup::{BaseChoices, Budget, Monitor, Silent, WriterOptions};
 use onefold_engine::error::Error;
 use onefold_engine::forget::Trust;
 use onefold_engine::identify::IndexOptions;
@@ -87,7 +87,7 @@ impl<'a> Writing<'a> {
                 compression: self.settings.compression,
                 budget: self.budget,
                 scratch: self.cache.scratch(),
-                bases: None,
+                bases: BaseChoices::default(),
             },
             driver: Driver::threads(self.settings.threads),
             monitor: Arc::new(Silent) as Arc<dyn Monitor>,

@@ -23,7 +23,7 @@ use crate::similarity::features::RegionFeatures;
 use crate::similarity::samples::samples_of;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_writer::ContainerWriter;
-use crate::types::{ChunkKind, SessionId};
+use crate::types::SessionId;
 
 /// A region on its way to a container.
 enum PackInput {
@@ -53,7 +53,7 @@ struct Dead(u64, u64);
 struct Compress {
     format: FormatVersion,
     task: CompressRegion,
-    /// Finds the samples of data, by which later regions find it.
+    /// Finds the samples of regions, by which later ones find them.
     finder: Option<AnchorFinder>,
 }
 
@@ -78,10 +78,9 @@ impl Compress {
     }
 
     fn sample(&self, region: &mut Region) {
-        let is_data = region.chunks.first().is_some_and(|packed| packed.kind == ChunkKind::Data);
-        if let Some(finder) = self.finder.as_ref().filter(|_| is_data) {
+        if let Some(finder) = &self.finder {
             let lens = region.chunks.iter().map(|packed| packed.chunk.len);
-            region.samples = samples_of(&RegionFeatures::of_region(finder, &region.plain, lens));
+            region.samples = samples_of(&RegionFeatures::of_region(finder, &region.plain, lens), region.kind());
         }
     }
 }
