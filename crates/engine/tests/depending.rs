@@ -15,6 +15,7 @@ use onefold_engine::io::Disk;
 use onefold_engine::monitor::{Monitor, Silent};
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName};
+use onefold_engine::repo::find_losses;
 use onefold_engine::snapshot::{SessionKind, Snapshot};
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::{CreateOptions, MetadataReader, Session, Store, Unlock, create, open};
@@ -28,6 +29,7 @@ use crate::integration::bases::{
 };
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::damage::Base;
+use crate::integration::deriving::silent;
 use crate::integration::pruning::{assert_clean, assert_restores, findings, forget, request};
 use crate::integration::quarantining::{bad, bytes_at};
 use crate::integration::support::hooked::Hooked;
@@ -316,6 +318,15 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
     source.put_file(Path::new("/d/late"), &noise(1, 3_000));
     let next = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
     assert_restores(&world, &store, next, &source, "next to late containers");
+    {
+        let world = world.on(world.disk.fork()).without_oracle();
+        data_of(&store, next).iter().for_each(|name| world.repo().remove(&name.path()).unwrap());
+        let store = world.open().unwrap();
+        let commits = store.read_commits().unwrap();
+        let snapshots: Vec<&Snapshot> = commits.snapshots().into_iter().map(|(_, snapshot)| snapshot).collect();
+        let losses = find_losses(&store, &silent(&world), &snapshots).unwrap();
+        assert!(!losses.is_empty(), "a copy that lacks a base is no copy");
+    }
     let report = prune(&store, &request(&world, &store), &Silent).unwrap();
     assert!(report.findings.is_empty() && data_of(&store, slow.id).len() < 3, "{report:?}");
     assert_restores(&world, &store, next, &source, "late containers are gone");

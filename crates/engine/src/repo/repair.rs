@@ -40,7 +40,7 @@ pub struct Losses {
     missing: Missing,
 }
 
-/// Looks for what snapshots have lost, and writes nothing. Every container that the repository has counts.
+/// Looks for what snapshots have lost, and writes nothing. Every container that the repository has counts, unless it may lack a base.
 ///
 /// Fails if a container cannot be read for another reason than loss or damage, and while a collection is about to choose what
 /// it deletes: what it may delete cannot be told from what is lost.
@@ -51,6 +51,7 @@ pub fn find_losses(store: &Store, options: &DeriveOptions, snapshots: &[&Snapsho
         let absent = store.read_absent()?;
         refuse_if(absent.is_condemning)?;
         let live = absent.live(&store.list_sized_containers(&options.scratch)?);
+        let live = store.with_bases(live, &store.read_commits()?, &mut || ())?;
         let mut reader = open_reader(store, &live, options)?;
         let view = View { manifest: None, live, in_doubt: BTreeSet::new(), session: None };
         let missing = confirm(store, &view, &mut reader, &roots, options)?;

@@ -119,12 +119,7 @@ impl Session {
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
-        if commits.may_have_bases(self.store.config.format) {
-            let lacking = self.store.lacking_bases(&self.live, &commits, &mut || self.beat())?;
-            if lacking.iter().next().is_some() {
-                self.live = self.live.retain(|_, id| !lacking.contains(id));
-            }
-        }
+        self.live = self.store.with_bases(std::mem::take(&mut self.live), &commits, &mut || self.beat())?;
         self.heads = commits.heads();
         Ok(())
     }

@@ -15,6 +15,20 @@ use crate::store::container_set::{ContainerNumber, Containers, RunCursor};
 use crate::types::{ContainerId, SessionId};
 
 impl Store {
+    /// Returns `live` without what may lack a base; see [`Store::lacking_bases`].
+    pub(crate) fn with_bases(
+        &self,
+        live: Containers,
+        commits: &Commits,
+        go_on: &mut dyn FnMut(),
+    ) -> Result<Containers> {
+        if !commits.may_have_bases(self.config.format) {
+            return Ok(live);
+        }
+        let lacking = self.lacking_bases(&live, commits, go_on)?;
+        Ok(if lacking.iter().next().is_none() { live } else { live.retain(|_, id| !lacking.contains(id)) })
+    }
+
     /// Returns the containers among `live` that may lack a base, directly or over others. `live` are all that are listed
     /// and not absent; `commits` were read after they were listed. `go_on` is called for each container that is opened.
     ///
