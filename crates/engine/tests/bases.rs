@@ -475,10 +475,13 @@ impl BasePlaintexts for Forged {
     }
 }
 
+/// Bytes of a forged chunk: as many as a file of [`SMALL_2`] may have that is not cut.
+pub(super) const FORGED_LEN: usize = 250;
+
 /// Seals and publishes a container of one region of data with any bases.
 pub(super) fn forge(store: &Store, session: &Arc<Session>, ordinal: u32, bases: (&[RegionId], u8)) -> RegionId {
-    // Too short for what refers to the base of another.
-    let len = if ordinal == 0 { 100 } else { 3_000 };
+    // The first is too short for what refers to the base of another. Each is a chunk of a file that has nothing else.
+    let len = if ordinal == 0 { 100 } else { FORGED_LEN };
     forge_chunk(store, session, ordinal, (ChunkKind::Data, noise(ordinal.into(), len)), bases)
 }
 

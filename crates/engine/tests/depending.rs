@@ -25,7 +25,7 @@ use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::{ChunkKind, ContainerId, RegionId, SessionId};
 
 use crate::integration::bases::{
-    Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
+    FORGED_LEN, Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
 };
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::damage::Base;
@@ -315,7 +315,7 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
     let source = MemTree::new();
     source.put_dir(Path::new("/d"));
     source.put_file(Path::new("/d/whole"), &noise(0, 100));
-    source.put_file(Path::new("/d/late"), &noise(1, 3_000));
+    source.put_file(Path::new("/d/late"), &noise(1, FORGED_LEN));
     let next = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
     assert_restores(&world, &store, next, &source, "next to late containers");
     {
