@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::fixture::{Fixture, contents};
 
-/// Lines of numbers, of which one in each 4 KB or so is another in each version: nearly every chunk of a version is new.
+/// Lines of numbers, of which one in 80 is another in each version, the last one among them: every chunk of a version is new.
 fn text(version: u64) -> Vec<u8> {
     let mut text = String::new();
     let mut state = 1u64;
-    for line in 0..130_000u64 {
+    for line in 0..=130_000u64 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let edited = if line % 80 < version { 1 + version } else { 0 };
         writeln!(text, "{:012x} {:04} {edited}", (state >> 16) ^ (edited << 20), state >> 55).unwrap();
