@@ -32,6 +32,8 @@ use state::{Body, Last, State, refuse, refuse_link};
 #[derive(Clone, Debug)]
 pub struct MemTree {
     state: Arc<Mutex<State>>,
+    /// Held while a read is counted and what was planned for it is done: a later read does not come first. Nothing planned reads a file.
+    counting: Arc<Mutex<()>>,
 }
 
 impl Default for MemTree {
@@ -43,7 +45,7 @@ impl Default for MemTree {
 impl MemTree {
     /// Makes a tree that holds its root directory.
     pub fn new() -> Self {
-        Self { state: Arc::new(Mutex::new(State::new())) }
+        Self { state: Arc::new(Mutex::new(State::new())), counting: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

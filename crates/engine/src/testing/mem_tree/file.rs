@@ -46,6 +46,7 @@ impl MemFile {
 
     /// Counts a read and does what was planned for it.
     fn misbehave(&self, end: u64) -> Result<()> {
+        let counting = self.tree.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
         if let Some(fault) = self.tree.lock().faults.get_mut(&self.path) {
             for (reads, _) in &mut fault.actions {
@@ -57,6 +58,7 @@ impl MemFile {
         for (_, action) in due {
             action(&self.tree);
         }
+        drop(counting);
         let read = self.tree.lock().faults.get(&self.path).and_then(|fault| fault.read);
         match read {
             Some((after_bytes, kind)) if after_bytes < end => Err(refuse("read", &self.path, kind)),
