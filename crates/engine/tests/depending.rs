@@ -320,7 +320,9 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
     assert_restores(&world, &store, next, &source, "next to late containers");
     {
         let world = world.on(world.disk.fork()).without_oracle();
-        data_of(&store, next).iter().for_each(|name| world.repo().remove(&name.path()).unwrap());
+        for name in data_of(&store, next) {
+            world.repo().remove(&name.path()).unwrap();
+        }
         let store = world.open().unwrap();
         let commits = store.read_commits().unwrap();
         let snapshots: Vec<&Snapshot> = commits.snapshots().into_iter().map(|(_, snapshot)| snapshot).collect();
