@@ -51,7 +51,7 @@ pub fn find_losses(store: &Store, options: &DeriveOptions, snapshots: &[&Snapsho
         let absent = store.read_absent()?;
         refuse_if(absent.is_condemning)?;
         let live = absent.live(&store.list_sized_containers(&options.scratch)?);
-        let live = store.with_bases(live, &store.read_commits()?, &mut || ())?;
+        let live = store.without_lacking(live, &store.read_commits()?, &mut || ())?;
         let mut reader = open_reader(store, &live, options)?;
         let view = View { manifest: None, live, in_doubt: BTreeSet::new(), session: None };
         let missing = confirm(store, &view, &mut reader, &roots, options)?;

@@ -119,7 +119,7 @@ impl Session {
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
-        self.live = self.store.with_bases(std::mem::take(&mut self.live), &commits, &mut || self.beat())?;
+        self.live = self.store.without_lacking(std::mem::take(&mut self.live), &commits, &mut || self.beat())?;
         self.heads = commits.heads();
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::types::{ContainerId, SessionId};
 
 impl Store {
     /// Returns `live` without what may lack a base; see [`Store::lacking_bases`].
-    pub(crate) fn with_bases(
+    pub(crate) fn without_lacking(
         &self,
         live: Containers,
         commits: &Commits,
