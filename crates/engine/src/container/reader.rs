@@ -239,14 +239,19 @@ impl ContainerReader {
 
     /// Returns how long the container's file is, which follows from its directory.
     pub(crate) fn stored_len(&self) -> u64 {
-        let back_len = self.directory_len(Side::Back);
+        let back_len = self.back_len();
         let regions_end = usize::try_from(self.regions_end()).unwrap_or(usize::MAX);
         padme(regions_end.saturating_add(back_len + TRAILER_LEN)) as u64
     }
 
-    /// Returns how long one of the sealed directories is.
-    pub(crate) fn directory_len(&self, side: Side) -> usize {
-        sealed_len(Form { format: self.format, kind: self.name.kind, side }, self.directory.shape())
+    /// Returns how long the sealed back directory is.
+    pub(crate) fn back_len(&self) -> usize {
+        sealed_len(Form { format: self.format, kind: self.name.kind, side: Side::Back }, self.directory.shape())
+    }
+
+    /// Returns how long the sealed front directory is, by the header: a back directory does not tell how many samples there are.
+    fn front_len(&self) -> u64 {
+        self.region_offsets.first().map_or(0, |start| start.saturating_sub(HEADER_LEN as u64))
     }
 
     /// Returns the bases of a region; those of a region that does not exist are none.
@@ -414,8 +419,8 @@ fn open_back(
 }
 
 fn layout_findings(object: &str, trailer: &Trailer, reader: &ContainerReader, len: u64) -> Vec<String> {
-    let front_len = reader.directory_len(Side::Front) as u64;
-    let back_len = reader.directory_len(Side::Back) as u64;
+    let front_len = reader.front_len();
+    let back_len = reader.back_len() as u64;
     let regions_len: u64 = reader.directory.regions.iter().map(|region| u64::from(region.sealed_len)).sum();
     let expected_back = len.checked_sub(TRAILER_LEN as u64 + back_len);
     let consistent = u64::from(trailer.front_len) == front_len
