@@ -14,7 +14,7 @@ use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{Fingerprint, RepositoryId};
+use crate::types::{ContainerId, Fingerprint, RepositoryId};
 
 /// Where a chunk stands in its container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +103,7 @@ pub(crate) fn open_header(
         return Err(Error::damaged(object, "belongs to another repository"));
     }
     if (header.session, header.ordinal) != (name.id.session, name.id.ordinal) {
-        let found = crate::types::ContainerId { session: header.session, ordinal: header.ordinal };
+        let found = ContainerId { session: header.session, ordinal: header.ordinal };
         return Err(Error::damaged(object, format!("stands under a wrong name; it is container {found}")));
     }
     let key = header.key(&object, keys)?;
@@ -257,6 +257,17 @@ impl ContainerReader {
     /// Returns the bases of a region; those of a region that does not exist are none.
     pub(crate) fn bases_of(&self, region: u32) -> Bases {
         self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases.clone())
+    }
+
+    /// Returns the container if all bases of its regions are in containers that are there.
+    pub(crate) fn with_bases_in(self, is_there: &dyn Fn(ContainerId) -> bool) -> Result<Self> {
+        for (number, region) in (0u32..).zip(&self.directory.regions) {
+            if let Some(base) = region.bases.iter().find(|base| !is_there(base.container)) {
+                let problem = format!("lacks a base: container {} is lost or damaged", base.container);
+                return Err(self.wrong_region(number, &problem));
+            }
+        }
+        Ok(self)
     }
 
     /// Returns true if nothing may be compressed against its regions because they look like some: it has no samples though its format has, as
