@@ -262,7 +262,7 @@ fn a_damaged_front_directory_with_samples_is_all_that_is_told_of_its_container()
     assert!(sampled.iter().any(|name| name.kind == ContainerKind::Metadata), "both kinds have samples");
     assert!(sampled.iter().any(|name| name.kind == ContainerKind::Data), "both kinds have samples");
     for name in sampled {
-        disk.damage(&Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
+        disk.damage(Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
         for (read, expected) in [(ReadData::None, 1), (ReadData::All, 3)] {
             let checked = check(store, &check_request(&history.world, read), &Silent).unwrap();
             let [finding] = &checked.findings[..] else { panic!("{name}: {:?}", checked.findings) };
@@ -272,7 +272,7 @@ fn a_damaged_front_directory_with_samples_is_all_that_is_told_of_its_container()
             assert!(problems.contains(&"damaged: its Front directory does not open"), "{name}: {problems:?}");
             assert_eq!(finding.affected_count, 0, "the back directory is enough");
         }
-        disk.damage(&Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
+        disk.damage(Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
     }
     history.assert_all_restore();
 }

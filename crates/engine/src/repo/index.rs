@@ -75,7 +75,9 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
         let deleted = store.read_absent()?.containers;
         found.retain(|(name, error)| !error.is_missing_object() && !deleted.contains(name.id));
     }
-    found.iter().for_each(|(name, error)| monitor.failure(Path::new(&store.display(name)), error));
+    for (name, error) in &found {
+        monitor.failure(Path::new(&store.display(name)), error);
+    }
     let degraded = index.degraded();
     index.close()?;
     if let Some(reason) = degraded {
