@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use onefold_engine::compress::Algorithm;
-use onefold_engine::container::Bases;
+use onefold_engine::container::bases::{Base, Bases};
 use onefold_engine::container::directory::{Directory, DirectoryChunk, Form, RegionEntry, RegionSample, Side};
 use onefold_engine::container::trailer::Trailer;
 use onefold_engine::crypto::{Keys, MasterKey};
@@ -197,7 +197,9 @@ fn directory(format: FormatVersion, kind: ContainerKind) -> Directory {
     if format == FormatVersion::V2 {
         let base = |region| RegionId { container: ContainerId { session: SessionId([9; 16]), ordinal: 1 }, region };
         let based = region(ZSTD_BASED.len(), 60, Algorithm::ZstdBased, 1);
-        directory.regions.push(RegionEntry { bases: Bases::new(&[base(0), base(7)], 2).unwrap(), ..based });
+        // A whole region, and two runs of chunks of another one.
+        let bases = vec![Base::whole(base(0)), Base::of_chunks(base(7), [1, 2, 5]).unwrap()];
+        directory.regions.push(RegionEntry { bases: Bases::of(bases, 2).unwrap(), ..based });
         directory.chunks.push(chunk(5, 60));
         directory.samples = [3, 5].map(|hash| RegionSample { region: 1, hash: hash << 30 }).into();
     }

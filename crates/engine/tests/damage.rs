@@ -545,7 +545,7 @@ fn a_container_that_was_cut_is_named_by_the_next_backup_and_what_it_held_is_stor
 }
 
 /// Empties the host's cache.
-fn lose_cache(world: &World) -> World {
+pub(super) fn lose_cache(world: &World) -> World {
     let world = world.on(world.disk.fork());
     let _lost = world.disk.subdir("lost");
     world.disk.rename(Path::new("cache"), Path::new("lost/cache")).unwrap();

@@ -28,13 +28,14 @@ use crate::integration::bases::{
     FORGED_LEN, Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
 };
 use crate::integration::condemned::{collect, condemn};
-use crate::integration::damage::Base;
+use crate::integration::damage::{Base, Damage, lose_cache};
 use crate::integration::deriving::silent;
 use crate::integration::pruning::{assert_clean, assert_restores, findings, forget, request};
 use crate::integration::quarantining::{bad, bytes_at};
+use crate::integration::rebuilding::rebuild;
 use crate::integration::support::hooked::Hooked;
 use crate::integration::support::{
-    Ask, CHEAP, Draw, PASSWORD, World, container_names, copy, directory_store, noise, stored_twice, tell,
+    Ask, CHEAP, Draw, Notes, PASSWORD, World, container_names, copy, directory_store, noise, stored_twice, tell,
 };
 
 const KINDS: [ContainerKind; 2] = [ContainerKind::Data, ContainerKind::Metadata];
@@ -253,6 +254,56 @@ fn what_depends_on_a_damaged_container_is_set_aside_with_it_and_later_backups_re
         "{taken_along} dependents were set aside, {brought_back} chunks came back, {hit} files were lost until they were backed up again"
     ));
 }
+
+/// What a host knows of the containers of a repository.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Known {
+    /// Its index is from before the loss.
+    Index,
+    /// Its index was made again after it.
+    Rebuilt,
+    /// It has no index.
+    Nothing,
+}
+
+/// A container whose base is lost is as good as lost: nothing new refers to it, and its chunks are stored again.
+#[test]
+fn what_depends_on_a_lost_or_cut_container_is_named_and_stored_again_by_the_next_backup() {
+    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 31, (3, 3));
+    let base = Base { world: world.without_oracle(), snapshots };
+    let last = base.snapshots.last().unwrap();
+    for kind in KINDS {
+        let dependent = dependent_of(&store, last.0, kind);
+        let holder = *bases_in(&store, &dependent).first().unwrap();
+        let holder = *container_names(&store).iter().find(|name| name.id == holder).unwrap();
+        let knowns = [Known::Index, Known::Rebuilt, Known::Nothing];
+        for (damage, known) in knowns.into_iter().flat_map(|known| CUTS.map(|damage| (damage, known))) {
+            let damaged = base.damaged(&holder.path(), damage);
+            for with_parent in [false, true] {
+                let case = format!("{kind:?}, {damage:?}, {known:?}, parent {with_parent}");
+                let world = if known == Known::Index { damaged.on(damaged.disk.fork()) } else { lose_cache(&damaged) };
+                if known == Known::Rebuilt {
+                    assert_ne!(rebuild(&world).unwrap().unreadable, 0, "{case}");
+                }
+                let store = world.open().unwrap();
+                // The second one finds an index that has taken note of the loss.
+                for round in 1..=2 {
+                    let notes = Arc::new(Notes::default());
+                    let monitor = Arc::clone(&notes) as Arc<dyn onefold_engine::backup::Monitor>;
+                    let ask = Ask { with_parent, monitor, ..Ask::default() };
+                    let session = world.backup(&store, &last.2, &ask).unwrap().report.session;
+                    let failures = notes.failures.lock().unwrap().clone();
+                    let is_named =
+                        |failure: &String| failure.contains(&dependent.to_string()) && failure.contains("lacks a base");
+                    assert!(failures.iter().any(is_named), "{case}, round {round}: {failures:?}");
+                    assert_restores(&world, &store, session, &last.2, &format!("{case}, round {round}"));
+                }
+            }
+        }
+    }
+}
+
+const CUTS: [&Damage; 2] = [&Damage::Delete, &Damage::Truncate(200)];
 
 #[test]
 fn a_salvage_names_what_it_cannot_bring_back_because_bases_are_gone() {

@@ -20,7 +20,7 @@ use crate::integration::support::{Ask, SMALL, World, containers, hash_directory,
 const MEMTABLE_BYTES: usize = 2 << 10;
 
 /// Does what `repair index` does.
-fn rebuild(world: &World) -> Result<RebuiltIndex> {
+pub(super) fn rebuild(world: &World) -> Result<RebuiltIndex> {
     let store = world.open()?;
     let mut index = IndexOptions::for_memory(8 << 20);
     (index.filter_bytes, index.log_tail_pages, index.memtable_bytes) = (64 << 10, 1, MEMTABLE_BYTES);

@@ -10,7 +10,8 @@ use onefold_engine::collect::mark::{MEMORY_BYTES_MIN, Marker};
 use onefold_engine::io::{Access, Disk};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
-use onefold_engine::object::names::ContainerKind;
+use onefold_engine::object::header::HEADER_LEN;
+use onefold_engine::object::names::{ContainerKind, ContainerName};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{RestoreRequest, restore};
 use onefold_engine::similarity::choose::Limits;
@@ -249,6 +250,31 @@ fn an_index_that_is_lost_damaged_or_of_another_host_is_made_again_from_the_conta
         assert!(bytes.abs_diff(kept) < kept / 40, "harm {number}: {bytes} bytes, and {kept} without it");
         history.assert_all_restore();
     }
+}
+
+#[test]
+fn a_damaged_front_directory_with_samples_is_all_that_is_told_of_its_container() {
+    let history = History::of(LONG, 2, &Driver::inline(1));
+    let (store, disk) = (&history.store, &history.world.disk);
+    let has_samples = |name: &&ContainerName| !store.open_container(name).unwrap().directory.samples.is_empty();
+    let names = container_names(store);
+    let sampled: Vec<&ContainerName> = names.iter().filter(has_samples).collect();
+    assert!(sampled.iter().any(|name| name.kind == ContainerKind::Metadata), "both kinds have samples");
+    assert!(sampled.iter().any(|name| name.kind == ContainerKind::Data), "both kinds have samples");
+    for name in sampled {
+        disk.damage(Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
+        for (read, expected) in [(ReadData::None, 1), (ReadData::All, 3)] {
+            let checked = check(store, &check_request(&history.world, read), &Silent).unwrap();
+            let [finding] = &checked.findings[..] else { panic!("{name}: {:?}", checked.findings) };
+            // With all data, that its bytes are neither those of its name nor those of its trailer.
+            let problems: Vec<&str> = finding.problem.split("; ").collect();
+            assert_eq!(problems.len(), expected, "{name}: {problems:?}");
+            assert!(problems.contains(&"damaged: its Front directory does not open"), "{name}: {problems:?}");
+            assert_eq!(finding.affected_count, 0, "the back directory is enough");
+        }
+        disk.damage(Path::new("repo").join(name.path()), |bytes| bytes[HEADER_LEN + 40] ^= 1);
+    }
+    history.assert_all_restore();
 }
 
 #[test]

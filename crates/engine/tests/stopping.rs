@@ -1,16 +1,19 @@
 //! Processes that are stopped while others go on: whatever the order of their calls, no byte of a snapshot that was not
 //! forgotten is lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use onefold_engine::Error;
+use onefold_engine::backup::Monitor;
 use onefold_engine::collect::{PruneRequest, prune};
 use onefold_engine::error::Result;
+use onefold_engine::identify::IndexOptions;
 use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
+use onefold_engine::repo::{Cache, RebuildRequest, rebuild_index};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
@@ -18,10 +21,11 @@ use onefold_engine::testing::sim::{SimDisk, SimHost};
 use onefold_engine::types::SessionId;
 
 use crate::integration::bases::{self, Policy, Way};
+use crate::integration::damage::lose_cache;
 use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, each_or_one, forget, request, versions};
 use crate::integration::support::hooked::Hooked;
 use crate::integration::support::{
-    Ask, Draw, PASSWORD, SMALL, World, back_up, copy, directory_store, noise, restore_to, tell,
+    Ask, Draw, Notes, PASSWORD, SMALL, World, back_up, copy, directory_store, noise, restore_to, tell,
 };
 
 /// A repository of three snapshots, the first of which is forgotten.
@@ -85,10 +89,13 @@ impl Repository {
         (open(&directory_store(disk), &world.host, Unlock::Password(PASSWORD)).unwrap(), hooked)
     }
 
-    /// Backs up what the forgotten snapshot held.
+    /// Backs up what the forgotten snapshot held. Nothing may be reported that could not be read.
     fn back_up_again(&self, world: &World, store: &Store, with_parent: bool) -> Result<SessionId> {
-        let ask = Ask { with_parent, ..Ask::default() };
-        world.backup(store, &self.versions[0], &ask).map(|outcome| outcome.report.session)
+        let notes = Arc::new(Notes::default());
+        let ask = Ask { with_parent, monitor: Arc::clone(&notes) as Arc<dyn Monitor>, ..Ask::default() };
+        let report = world.backup(store, &self.versions[0], &ask)?.report;
+        assert_eq!((notes.failures.lock().unwrap().clone(), report.failures), (Vec::<String>::new(), 0));
+        Ok(report.session)
     }
 }
 
@@ -96,16 +103,17 @@ impl Repository {
 fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_restores() {
     let repository = Repository::new(1);
     let mut tried = 0;
-    for with_parent in [false, true] {
+    for (with_parent, has_index) in [(false, true), (true, true), (false, false)] {
+        let host = || if has_index { repository.fork() } else { lose_cache(&repository.world) };
         let calls = {
-            let world = repository.fork();
+            let world = host();
             let (store, hooked) = Repository::open_hooked(&world);
             hooked.restart(Box::new(|_| ()));
             repository.back_up_again(&world, &store, with_parent).unwrap();
             hooked.calls()
         };
         for call in 0..calls {
-            let world = repository.fork();
+            let world = host();
             let (store, hooked) = Repository::open_hooked(&world);
             let others = world.clone();
             hooked.restart(Box::new(move |now| {
@@ -117,7 +125,7 @@ fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_
                     }
                 }
             }));
-            let case = format!("stopped at call {call} of {calls}, parent {with_parent}");
+            let case = format!("stopped at call {call} of {calls}, parent {with_parent}, index {has_index}");
             let session = repository.back_up_again(&world, &store, with_parent);
             let session = session.unwrap_or_else(|error| panic!("{case}: {error}"));
             hooked.restart(Box::new(|_| ()));
@@ -130,6 +138,49 @@ fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_
         }
     }
     tell(&format!("backups stopped at {tried} calls while prunes ran: all committed, nothing lost"));
+}
+
+/// Containers that prunes delete after they were listed are no damage.
+#[test]
+fn a_rebuilt_index_is_stopped_at_any_call_while_prunes_run_and_nothing_is_reported() {
+    let repository = Repository::new(9);
+    let rebuild = |world: &World, store: &Store, case: &str| {
+        let notes = Arc::new(Notes::default());
+        let request = RebuildRequest {
+            cache: &Cache { disk: world.cache(), dir: PathBuf::new() },
+            index: IndexOptions { filter_bytes: 64 << 10, ..IndexOptions::for_memory(8 << 20) },
+            scratch: world.scratch(),
+            monitor: Arc::clone(&notes) as Arc<dyn Monitor>,
+        };
+        let rebuilt = rebuild_index(store, &request).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!((notes.failures.lock().unwrap().clone(), rebuilt.unreadable), (Vec::<String>::new(), 0), "{case}");
+        rebuilt.containers
+    };
+    let (all, calls) = {
+        let world = repository.fork();
+        let (store, hooked) = Repository::open_hooked(&world);
+        hooked.restart(Box::new(|_| ()));
+        (rebuild(&world, &store, "not stopped"), hooked.calls())
+    };
+    let mut fewer = 0;
+    for call in 0..calls {
+        let world = repository.fork();
+        let (store, hooked) = Repository::open_hooked(&world);
+        let others = world.clone();
+        hooked.restart(Box::new(move |now| {
+            if now == call {
+                let store = others.open().unwrap();
+                prune(&store, &request(&others, &store), &Silent).unwrap();
+            }
+        }));
+        let case = format!("stopped at call {call} of {calls}");
+        fewer += usize::from(rebuild(&world, &store, &case) < all);
+        hooked.restart(Box::new(|_| ()));
+        let session = repository.back_up_again(&world, &store, false).unwrap();
+        assert_restores(&world, &store, session, &repository.versions[0], &case);
+        assert_clean(&world, &store, &case);
+    }
+    assert_ne!(fewer, 0, "a prune deletes what was listed");
 }
 
 /// Operations that run to their end while a prune is stopped.

@@ -155,7 +155,9 @@ fn verify(task: &Verify, name: &ContainerName, bytes: &[u8], loading: &mut Loadi
         Ok(whole) => whole,
         Err(error) => {
             problems.insert(0, problem_of(&error));
-            return Err(Error::damaged(store.display(name), problems.join("; ")));
+            let problems = problems.join("; ");
+            // An error of this kind says itself that it is damage.
+            return Err(Error::damaged(store.display(name), problems.strip_prefix("damaged: ").unwrap_or(&problems)));
         }
     };
     problems.extend(whole.findings.iter().map(|finding| without_object(name, finding)));

@@ -14,7 +14,7 @@ use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::object::header::{FormatVersion, HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{Fingerprint, RepositoryId};
+use crate::types::{ContainerId, Fingerprint, RepositoryId};
 
 /// Where a chunk stands in its container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +103,7 @@ pub(crate) fn open_header(
         return Err(Error::damaged(object, "belongs to another repository"));
     }
     if (header.session, header.ordinal) != (name.id.session, name.id.ordinal) {
-        let found = crate::types::ContainerId { session: header.session, ordinal: header.ordinal };
+        let found = ContainerId { session: header.session, ordinal: header.ordinal };
         return Err(Error::damaged(object, format!("stands under a wrong name; it is container {found}")));
     }
     let key = header.key(&object, keys)?;
@@ -239,19 +239,35 @@ impl ContainerReader {
 
     /// Returns how long the container's file is, which follows from its directory.
     pub(crate) fn stored_len(&self) -> u64 {
-        let back_len = self.directory_len(Side::Back);
+        let back_len = self.back_len();
         let regions_end = usize::try_from(self.regions_end()).unwrap_or(usize::MAX);
         padme(regions_end.saturating_add(back_len + TRAILER_LEN)) as u64
     }
 
-    /// Returns how long one of the sealed directories is.
-    pub(crate) fn directory_len(&self, side: Side) -> usize {
-        sealed_len(Form { format: self.format, kind: self.name.kind, side }, self.directory.shape())
+    /// Returns how long the sealed back directory is.
+    pub(crate) fn back_len(&self) -> usize {
+        sealed_len(Form { format: self.format, kind: self.name.kind, side: Side::Back }, self.directory.shape())
+    }
+
+    /// Returns how long the sealed front directory is, by the header: a back directory does not tell how many samples there are.
+    fn front_len(&self) -> u64 {
+        self.region_offsets.first().map_or(0, |start| start.saturating_sub(HEADER_LEN as u64))
     }
 
     /// Returns the bases of a region; those of a region that does not exist are none.
     pub(crate) fn bases_of(&self, region: u32) -> Bases {
         self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases.clone())
+    }
+
+    /// Returns the container if all bases of its regions are in containers that are there.
+    pub(crate) fn with_bases_in(self, is_there: &dyn Fn(ContainerId) -> bool) -> Result<Self> {
+        for (number, region) in (0u32..).zip(&self.directory.regions) {
+            if let Some(base) = region.bases.iter().find(|base| !is_there(base.container)) {
+                let problem = format!("lacks a base: container {} is lost or damaged", base.container);
+                return Err(self.wrong_region(number, &problem));
+            }
+        }
+        Ok(self)
     }
 
     /// Returns true if nothing may be compressed against its regions because they look like some: it has no samples though its format has, as
@@ -414,8 +430,8 @@ fn open_back(
 }
 
 fn layout_findings(object: &str, trailer: &Trailer, reader: &ContainerReader, len: u64) -> Vec<String> {
-    let front_len = reader.directory_len(Side::Front) as u64;
-    let back_len = reader.directory_len(Side::Back) as u64;
+    let front_len = reader.front_len();
+    let back_len = reader.back_len() as u64;
     let regions_len: u64 = reader.directory.regions.iter().map(|region| u64::from(region.sealed_len)).sum();
     let expected_back = len.checked_sub(TRAILER_LEN as u64 + back_len);
     let consistent = u64::from(trailer.front_len) == front_len

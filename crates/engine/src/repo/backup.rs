@@ -245,27 +245,88 @@ fn backup_once(
 
 /// Makes the index know every live container, reading the directories of those it misses; returns those that may be
 /// referred to. A container whose directory cannot be read, or whose file has another length than it should have, is reported
-/// and is not referred to by anything new. Its chunks are stored again where they turn up.
+/// and is not referred to by anything new, nor is one that depends on it. Their chunks are stored again where they turn up.
 pub(crate) fn bring_up_to_date(
     store: &Store,
     index: &mut Index,
     session: &Session,
     monitor: &dyn Monitor,
 ) -> Result<Containers> {
-    let listed = &session.live;
-    let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
+    let live = &session.live;
+    let missing = index.attach_numbered(live.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = find_cut(store, index, session, monitor)?;
-    unreadable.extend(make_durable(store, index, session, monitor)?);
-    let shared = take_shared(listed, &missing, &unreadable, index)?;
-    let to_read = listed
-        .retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
-    unreadable.extend(record_directories(store, index, &to_read, monitor)?.unreadable);
+    forget_dependents(store, index, session, &mut unreadable, monitor)?;
+    let mut report = |name: &ContainerName, error: &Error| report_unreadable((store, session), name, error, monitor);
+    unreadable.extend(make_durable(index, session, monitor, &mut report)?);
+    let shared = take_shared(live, &missing, &unreadable, index)?;
+    let to_read =
+        live.retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
+    let listing = (&to_read, &session.listed);
+    record_directories(store, index, listing, &mut unreadable, (monitor, &mut report))?;
     if unreadable.is_empty() {
-        return Ok(listed.clone());
+        return Ok(live.clone());
     }
     index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
-    Ok(listed.retain(|_, id| !unreadable.contains(&id)))
+    Ok(live.retain(|_, id| !unreadable.contains(&id)))
 }
+
+/// Finds the containers that depend on one that the index knew and that is lost or damaged, and forgets them. The index would answer for
+/// their chunks, which cannot be read without their bases. Reads all directories, if there is such a container.
+fn forget_dependents(
+    store: &Store,
+    index: &mut Index,
+    session: &Session,
+    unreadable: &mut BTreeSet<ContainerId>,
+    monitor: &dyn Monitor,
+) -> Result<()> {
+    let mut vanished = index.vanished();
+    vanished.retain(|id| !session.listed.contains(*id));
+    if !vanished.is_empty() {
+        // What a collection has deleted is not lost: nothing that stays depends on it.
+        let absent = store.read_absent()?;
+        vanished.retain(|id| !absent.containers.contains(*id) && !absent.is_undecided(*id));
+    }
+    if !vanished.is_empty() || !unreadable.is_empty() {
+        let readable = session.live.retain(|_, id| !unreadable.contains(&id));
+        let found = store.lacking_among(&readable, &session.listed, unreadable, &mut || go_on(session, monitor));
+        let found = found.inspect_err(|_| {
+            // The next session must not take the index for complete.
+            let all: Vec<ContainerId> = readable.iter().map(|(_, id)| id).collect();
+            let _in_memory = index.forget(&all);
+        })?;
+        index.forget(&found.iter().map(|(name, _)| name.id).collect::<Vec<_>>())?;
+        for (name, error) in found {
+            report_unreadable((store, session), &name, &error, monitor)?;
+            unreadable.insert(name.id);
+        }
+    }
+    index.settle_vanished();
+    Ok(())
+}
+
+/// Shows a sign of life; fails if the session is to end.
+fn go_on(session: &Session, monitor: &dyn Monitor) -> Result<()> {
+    session.beat();
+    if monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Reports a container that cannot be read. If a collection has fenced the session, that may be for what the collection has deleted: the
+/// session begins again.
+fn report_unreadable(
+    (store, session): (&Store, &Session),
+    name: &ContainerName,
+    error: &Error,
+    monitor: &dyn Monitor,
+) -> Result<()> {
+    if session.is_fenced() {
+        return Err(Error::Fenced { session: session.id });
+    }
+    monitor.failure(Path::new(&store.display(name)), error);
+    Ok(())
+}
+
+/// Takes a container that cannot be read, with the reason.
+pub(super) type Unreadable<'a> = &'a mut dyn FnMut(&ContainerName, &Error) -> Result<()>;
 
 /// Containers whose directories were read into an index.
 #[derive(Debug, Default)]
@@ -274,24 +335,26 @@ pub(super) struct Recorded {
     pub(super) containers: u64,
     /// Chunks recorded, those that several containers hold counted in each.
     pub(super) chunks: u64,
-    /// Containers that cannot be read. They were reported.
-    pub(super) unreadable: BTreeSet<ContainerId>,
 }
 
-/// Makes the index know what the directories of durable containers list.
+/// Makes the index know what the directories of durable containers list. Bases of their regions must be in containers that are `listed`
+/// and not `unreadable`. Adds the containers that cannot be relied upon to these, and reports them; the index may know some of them,
+/// and must forget them.
 pub(super) fn record_directories(
     store: &Store,
     index: &mut Index,
-    containers: &Containers,
-    monitor: &dyn Monitor,
+    (containers, listed): (&Containers, &Containers),
+    unreadable: &mut BTreeSet<ContainerId>,
+    (monitor, report): (&dyn Monitor, Unreadable<'_>),
 ) -> Result<Recorded> {
-    let mut recorded = Recorded::default();
+    let interrupted = || if monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) };
+    let (mut recorded, before) = (Recorded::default(), unreadable.len());
     for opened in store.open_containers(containers, containers.numbers()) {
-        if monitor.is_interrupted() {
-            return Err(Error::Interrupted);
-        }
+        interrupted()?;
         let (name, opened) = opened?;
-        match opened.and_then(|container| is_as_long_as_it_says(store, &name, container)) {
+        let is_there = |id| listed.contains(id) && !unreadable.contains(&id);
+        let opened = opened.and_then(|container| is_as_long_as_it_says(store, &name, container));
+        match opened.and_then(|container| container.with_bases_in(&is_there)) {
             Ok(container) => {
                 let chunks: Vec<Chunk> = container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
                 index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
@@ -299,11 +362,22 @@ pub(super) fn record_directories(
                 recorded.chunks += chunks.len() as u64;
             }
             Err(error) => {
-                monitor.failure(Path::new(&store.display(name)), &error);
-                recorded.unreadable.insert(name.id);
+                report(&name, &error)?;
+                unreadable.insert(name.id);
             }
         }
         monitor.advance(0, 1);
+    }
+    if before < unreadable.len() {
+        // What was recorded before may depend on what was found unreadable after it.
+        let readable = containers.retain(|_, id| !unreadable.contains(&id));
+        for (name, error) in store.lacking_among(&readable, listed, unreadable, &mut || interrupted())? {
+            report(&name, &error)?;
+            unreadable.insert(name.id);
+            let chunks = store.open_container(&name).map_or(0, |container| container.directory.chunks.len());
+            recorded.containers = recorded.containers.saturating_sub(1);
+            recorded.chunks = recorded.chunks.saturating_sub(chunks as u64);
+        }
     }
     Ok(recorded)
 }
@@ -341,10 +415,10 @@ fn take_shared(
 /// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container
 /// only once that is durable. Reports and returns those that cannot be read.
 fn make_durable(
-    store: &Store,
     index: &Index,
     session: &Session,
     monitor: &dyn Monitor,
+    report: Unreadable<'_>,
 ) -> Result<BTreeSet<ContainerId>> {
     let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
     let mut unreadable = BTreeSet::new();
@@ -359,7 +433,7 @@ fn make_durable(
             return Ok(unreadable);
         }
         for (name, error) in session.make_durable(&batch, &|| monitor.is_interrupted())? {
-            monitor.failure(Path::new(&store.display(name)), &error);
+            report(&name, &error)?;
             unreadable.insert(name.id);
         }
     }

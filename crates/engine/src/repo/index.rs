@@ -1,10 +1,12 @@
 //! Rebuilding a host's index from the directories of the containers.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::identify::{Index, IndexOptions};
+use crate::identify::{Identifier, Index, IndexOptions};
 use crate::monitor::{Items, Monitor};
+use crate::object::names::ContainerName;
 use crate::repo::backup::{fitting_filter, record_directories};
 use crate::repo::cache::Cache;
 use crate::snapshot::CommitKind;
@@ -55,11 +57,27 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
     let ended = commits.commits.iter().filter(|commit| commit.body.kind == CommitKind::Snapshot);
     let ended: BTreeSet<SessionId> = ended.map(|commit| commit.session).collect();
     let absent = store.read_absent()?;
-    let live = absent.live(&store.list_containers(scratch)?);
+    let listed = store.list_containers(scratch)?;
+    let live = absent.live(&listed);
     let durable = live.retain(|_, id| ended.contains(&id.session));
     monitor.stage(Items::Containers, durable.len() as u64);
     let _all = index.attach_numbered(durable.iter().map(|(number, id)| (number.0, id)));
-    let recorded = record_directories(store, &mut index, &durable, &**monitor)?;
+    let (mut unreadable, mut found) = (BTreeSet::new(), Vec::new());
+    let mut report = |name: &ContainerName, error: &Error| {
+        found.push((*name, error.clone()));
+        Ok(())
+    };
+    let recorded =
+        record_directories(store, &mut index, (&durable, &listed), &mut unreadable, (&**monitor, &mut report))?;
+    index.forget(&unreadable.into_iter().collect::<Vec<_>>())?;
+    if !found.is_empty() {
+        // What a collection has deleted since it was listed is no damage, nor is what lacks a base that went with it.
+        let deleted = store.read_absent()?.containers;
+        found.retain(|(name, error)| !error.is_missing_object() && !deleted.contains(name.id));
+    }
+    for (name, error) in &found {
+        monitor.failure(Path::new(&store.display(name)), error);
+    }
     let degraded = index.degraded();
     index.close()?;
     if let Some(reason) = degraded {
@@ -68,7 +86,7 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
     Ok(RebuiltIndex {
         containers: recorded.containers,
         chunks: recorded.chunks,
-        unreadable: recorded.unreadable.len() as u64,
+        unreadable: found.len() as u64,
         in_doubt: (live.len() - durable.len()) as u64,
     })
 }

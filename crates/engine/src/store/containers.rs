@@ -285,7 +285,7 @@ impl Store {
         let limit = self.config.region_bytes_limit();
         let mut whole = inspect(&self.keys, self.config.repository, *name, limit, (len, &head, &tail))?;
         // Padding lies between the regions and the back directory.
-        let back_len = whole.reader.directory_len(Side::Back);
+        let back_len = whole.reader.back_len();
         let (start, end) = (whole.reader.regions_end(), len.saturating_sub((back_len + TRAILER_LEN) as u64));
         let mut padding = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
         read(start, &mut padding)?;

@@ -35,7 +35,9 @@ pub struct Session {
     /// Containers that it may refer to: listed, not absent by a collection, and with all of their bases. Those of `in_doubt` are not known
     /// to be durable.
     pub(crate) live: Containers,
-    /// Sessions of these containers whose end does not prove that they are durable.
+    /// All containers that exist.
+    pub(crate) listed: Containers,
+    /// Sessions of those of `live` whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
@@ -100,6 +102,7 @@ impl Session {
         Ok(Self {
             id,
             live: Containers::default(),
+            listed: Containers::default(),
             in_doubt: BTreeSet::new(),
             heads: Vec::new(),
             is_condemning: false,
@@ -115,7 +118,8 @@ impl Session {
         self.store.objects.refresh_collections(self.id)?;
         let absent = self.store.read_absent()?;
         self.is_condemning = absent.is_condemning;
-        self.live = absent.live(&self.store.list_sized_containers(scratch)?);
+        self.listed = self.store.list_sized_containers(scratch)?;
+        self.live = absent.live(&self.listed);
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);

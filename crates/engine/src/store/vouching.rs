@@ -4,9 +4,14 @@
 //! collections have fenced may publish containers after that. So a container of a session that is not known to have ended by itself is
 //! referred to only if a snapshot refers to it already, or if all of its bases are there for this session. From then on a
 //! collection finds it, and keeps them.
+//!
+//! Nor is a container referred to whose base is lost or damaged: what it holds is stored again.
+
+use std::collections::BTreeSet;
 
 use crate::bitmap::Bitmap;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::object::names::ContainerName;
 use crate::snapshot::CommitKind;
 use crate::store::Store;
 use crate::store::commits::Commits;
@@ -53,28 +58,41 @@ impl Store {
             !of_session.1
         });
         let left = self.without_referred(&unvouched, commits)?;
-        let mut lacking = Bitmap::default();
+        let lacking = self.lacking_among(&left, live, &BTreeSet::new(), &mut || {
+            go_on();
+            Ok(())
+        })?;
+        Ok(lacking.into_iter().map(|(name, _)| name.id).collect())
+    }
+
+    /// Returns those of some containers that lack a base, directly or over each other, and those that cannot be opened, with the reason.
+    /// Bases are there if their containers are `listed`, and not `lost` all the same. `go_on` is called for each container that is opened.
+    pub(crate) fn lacking_among(
+        &self,
+        among: &Containers,
+        listed: &Containers,
+        lost: &BTreeSet<ContainerId>,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Vec<(ContainerName, Error)>> {
+        let (mut lacking, mut found) = (Bitmap::default(), Vec::new());
         loop {
-            let before = lacking.count();
-            let unknown = left.retain(|number, _| !lacking.contains(number.0));
+            let before = found.len();
+            let unknown = among.retain(|number, _| !lacking.contains(number.0));
             for (number, opened) in unknown.numbers().zip(self.open_containers(&unknown, unknown.numbers())) {
-                go_on();
-                let is_there = |id: ContainerId| live.find(id).is_some_and(|base| !lacking.contains(base.0));
-                let has_all = opened?.1.is_ok_and(|container| {
-                    container
-                        .directory
-                        .regions
-                        .iter()
-                        .flat_map(|region| region.bases.iter())
-                        .all(|base| is_there(base.container))
-                });
-                if !has_all {
+                go_on()?;
+                let (name, opened) = opened?;
+                let is_there = |id| {
+                    !lost.contains(&id)
+                        && listed.find(id).is_some_and(|base: ContainerNumber| !lacking.contains(base.0))
+                };
+                if let Err(error) = opened.and_then(|container| container.with_bases_in(&is_there).map(drop)) {
                     lacking.insert(number.0);
+                    found.push((name, error));
                 }
             }
             // A container that lacks nothing itself may have a base in one that does, and that comes after it.
-            if lacking.count() == before {
-                return Ok(left.iter().filter(|(number, _)| lacking.contains(number.0)).map(|(_, id)| id).collect());
+            if found.len() == before {
+                return Ok(found);
             }
         }
     }

@@ -168,6 +168,17 @@ impl Index {
         self.store.attach(live)
     }
 
+    /// Returns the containers that it knew in full and that a session has not named as live since, until
+    /// [`Index::settle_vanished`] is called.
+    pub(crate) fn vanished(&self) -> Vec<ContainerId> {
+        self.store.registry.vanished().collect()
+    }
+
+    /// Takes note of the containers that vanished.
+    pub(crate) fn settle_vanished(&mut self) {
+        self.store.registry.settle_vanished();
+    }
+
     /// Returns true if containers that other hosts have recorded in its store may be taken. The filter knows nothing of them, so that
     /// each chunk must be looked up.
     pub fn is_shared(&self) -> bool {

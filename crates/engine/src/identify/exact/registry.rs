@@ -53,6 +53,8 @@ pub(in crate::identify) struct Registry {
     pub(crate) live: Bitmap,
     /// Containers whose chunks are all in the table or in the memtable.
     pub(crate) covered: Bitmap,
+    /// Containers that were covered and did not exist any more when a session began.
+    vanished: Bitmap,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +151,7 @@ impl Registry {
             lengths: Vec::new(),
             live: Bitmap::default(),
             covered: Bitmap::default(),
+            vanished: Bitmap::default(),
         }
     }
 
@@ -322,8 +325,24 @@ impl Registry {
                 missing.insert(number);
             }
         }
+        for ordinal in 0..self.count {
+            if self.covered.contains(ordinal) && !self.live.contains(ordinal) {
+                self.vanished.insert(ordinal);
+            }
+        }
         self.covered.intersect(&self.live);
         missing
+    }
+
+    /// Returns the containers that were covered and are not live any more, since they were last taken note of.
+    pub(in crate::identify) fn vanished(&self) -> impl Iterator<Item = ContainerId> + '_ {
+        let is_gone = |ordinal: &u32| self.vanished.contains(*ordinal) && !self.live.contains(*ordinal);
+        (0..self.count).filter(is_gone).filter_map(|ordinal| self.container(Ordinal(ordinal)))
+    }
+
+    /// Takes note of the containers that vanished.
+    pub(in crate::identify) fn settle_vanished(&mut self) {
+        self.vanished = Bitmap::default();
     }
 }
 
