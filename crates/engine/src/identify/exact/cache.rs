@@ -8,7 +8,7 @@
 //! The cache has the memory that the filter has not grown to, and returns it as the filter grows ([`Cache::shrink`]): it
 //! moves later blocks to the front and truncates its vectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onefold_accel::memory::will_need;
 
@@ -22,8 +22,12 @@ mod shrink;
 pub(in crate::identify) const BLOCK_RECORDS: usize = 16;
 /// Entries of a bucket.
 const BUCKET_ENTRIES: usize = 8;
-/// Records for each bucket of a full cache: fewer than one record in a thousand has no entry.
+/// Records for each bucket of a full cache: about one record in a thousand finds both of its buckets full.
 const BUCKET_RECORDS: usize = 4;
+/// Blocks for each entry that fits neither of its buckets: room for four times as many as there are on average.
+const BLOCKS_PER_OVERFLOW: usize = 16;
+/// Memory of such an entry, in nodes of 11 with 24 bytes besides, half of which are full at worst.
+const OVERFLOW_BYTES: usize = 2 * (size_of::<(usize, Entry)>() + 24 / 11) * 11 / 10;
 /// Buckets for each block.
 const BLOCK_BUCKETS: usize = BLOCK_RECORDS / BUCKET_RECORDS;
 /// Fewest buckets.
@@ -39,9 +43,13 @@ const START_BYTES: usize = 2 * (size_of::<u64>() + size_of::<u32>() + 24 / 11) *
 
 const START_BYTES_PER_BLOCK: usize = START_BYTES.div_ceil(FOUND_RECORDS_MIN / BLOCK_RECORDS);
 
-/// Memory of a block: its records, its buckets, the window that it may be all of, and its share of the window's start.
-pub(in crate::identify) const BLOCK_BYTES: usize =
-    size_of::<Block>() + size_of::<Window>() + START_BYTES_PER_BLOCK + BLOCK_BUCKETS * size_of::<Bucket>();
+/// Memory of a block: its records, its buckets, the window that it may be all of, and its share of the window's start and of entries that
+/// fit no bucket.
+pub(in crate::identify) const BLOCK_BYTES: usize = size_of::<Block>()
+    + size_of::<Window>()
+    + START_BYTES_PER_BLOCK
+    + BLOCK_BUCKETS * size_of::<Bucket>()
+    + OVERFLOW_BYTES.div_ceil(BLOCKS_PER_OVERFLOW);
 
 /// A tag and a location: a set bit, 15 bits of the fingerprint, and 48 for the block and the record in it.
 type Entry = u64;
@@ -139,6 +147,8 @@ pub(crate) struct Cache {
     /// Blocks in use.
     used: usize,
     buckets: Vec<Bucket>,
+    /// Entries of which both buckets are full, by the second of these.
+    overflow: BTreeSet<(usize, Entry)>,
     blocks: Vec<Block>,
     free_block: Option<u32>,
     windows: Vec<Window>,
@@ -161,6 +171,7 @@ impl Cache {
             capacity,
             used: 0,
             buckets: empty_buckets(BUCKETS_MIN.min(capacity * BLOCK_BUCKETS)),
+            overflow: BTreeSet::new(),
             blocks: Vec::with_capacity(capacity),
             free_block: None,
             windows: Vec::with_capacity(capacity),
@@ -187,22 +198,44 @@ impl Cache {
     /// Returns the block of a cached fingerprint, and the index of the record in it.
     fn find(&self, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let (tag, bucket) = (tag_of(fingerprint), bucket_of(fingerprint, self.buckets.len()));
-        self.find_in(bucket, tag, fingerprint).or_else(|| self.find_in(bucket ^ 1, tag, fingerprint))
+        self.find_in(bucket, tag, fingerprint)
+            .or_else(|| self.find_in(bucket ^ 1, tag, fingerprint))
+            .or_else(|| self.find_in_overflow(bucket, tag, fingerprint))
     }
 
     fn find_in(&self, bucket: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let mut same = self.buckets[bucket].equal(tag, TAG_MASK);
         while same != 0 {
-            let location = self.buckets[bucket].0[same.trailing_zeros() as usize] & !TAG_MASK;
+            let entry = self.buckets[bucket].0[same.trailing_zeros() as usize];
             same &= same - 1;
-            let record = (location % BLOCK_RECORDS as u64) as usize;
-            let block = usize::try_from(location >> RECORD_SHIFT).expect("a number of a block");
-            // No entry leads to a free block.
-            if self.blocks.get(block).is_some_and(|block| block.records[record].0 == *fingerprint) {
-                return Some((block, record));
+            let found = self.record_of(entry, fingerprint);
+            if found.is_some() {
+                return found;
             }
         }
         None
+    }
+
+    fn find_in_overflow(&self, bucket: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+        if self.overflow.is_empty() || !self.is_full(bucket) {
+            return None;
+        }
+        let same = self.overflow.range((bucket | 1, tag)..=(bucket | 1, tag | !TAG_MASK));
+        same.into_iter().find_map(|(_, entry)| self.record_of(*entry, fingerprint))
+    }
+
+    /// Returns the block and the record to which an entry leads, if the record has the fingerprint.
+    fn record_of(&self, entry: Entry, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+        let location = entry & !TAG_MASK;
+        let record = (location % BLOCK_RECORDS as u64) as usize;
+        let block = usize::try_from(location >> RECORD_SHIFT).expect("a number of a block");
+        // No entry leads to a free block.
+        self.blocks.get(block).is_some_and(|block| block.records[record].0 == *fingerprint).then_some((block, record))
+    }
+
+    /// Returns true if a bucket and its pair are full.
+    fn is_full(&self, bucket: usize) -> bool {
+        [bucket, bucket ^ 1].into_iter().all(|bucket| self.buckets[bucket].equal(EMPTY, u64::MAX) == 0)
     }
 
     /// Starts to load the first bucket of a fingerprint into the processor's cache.
@@ -381,6 +414,7 @@ impl Cache {
         // The old buckets are freed before the new ones are allocated.
         self.buckets = Vec::new();
         self.buckets = empty_buckets(count);
+        self.overflow.clear();
         for block in 0..self.blocks.len() {
             if block + 1 < self.blocks.len() {
                 self.prefetch_block(number(block + 1));
@@ -407,7 +441,12 @@ impl Cache {
     fn add_entries(&mut self, number: u32) {
         let entries = Self::entries(&self.blocks[index(number)], number, self.buckets.len());
         for (record, (bucket, entry)) in entries.enumerate() {
-            if !self.buckets[bucket].replace(EMPTY, entry) && !self.buckets[bucket ^ 1].replace(EMPTY, entry) {
+            if self.buckets[bucket].replace(EMPTY, entry) || self.buckets[bucket ^ 1].replace(EMPTY, entry) {
+                continue;
+            }
+            if self.overflow.len() < self.capacity / BLOCKS_PER_OVERFLOW {
+                self.overflow.insert((bucket | 1, entry));
+            } else {
                 // The age of an entry is unknown.
                 self.buckets[bucket].0[record % BUCKET_ENTRIES] = entry;
             }
@@ -418,9 +457,26 @@ impl Cache {
         if self.buckets.is_empty() {
             return;
         }
-        for (bucket, entry) in Self::entries(&self.blocks[index(number)], number, self.buckets.len()) {
-            // Another entry may have replaced it.
-            let _ = self.buckets[bucket].replace(entry, EMPTY) || self.buckets[bucket ^ 1].replace(entry, EMPTY);
+        let block = self.blocks[index(number)];
+        for (bucket, entry) in Self::entries(&block, number, self.buckets.len()) {
+            let was_full = !self.overflow.is_empty() && self.is_full(bucket);
+            if self.buckets[bucket].replace(entry, EMPTY) || self.buckets[bucket ^ 1].replace(entry, EMPTY) {
+                if was_full {
+                    self.take_overflow(bucket);
+                }
+            } else {
+                // Another entry may have replaced it.
+                self.overflow.remove(&(bucket | 1, entry));
+            }
+        }
+    }
+
+    /// Moves an entry into the place that has become free in one of its buckets, if there is one: only those of full buckets are looked for.
+    fn take_overflow(&mut self, bucket: usize) {
+        let next = self.overflow.range((bucket | 1, 0)..=(bucket | 1, Entry::MAX)).next().copied();
+        if let Some((pair, entry)) = next {
+            self.overflow.remove(&(pair, entry));
+            let _ = self.buckets[bucket].replace(EMPTY, entry) || self.buckets[bucket ^ 1].replace(EMPTY, entry);
         }
     }
 
@@ -468,7 +524,8 @@ mod tests {
     }
 
     fn entries(cache: &Cache) -> usize {
-        cache.buckets.iter().flat_map(|Bucket(entries)| entries).filter(|entry| **entry != EMPTY).count()
+        let in_buckets = cache.buckets.iter().flat_map(|Bucket(entries)| entries).filter(|entry| **entry != EMPTY);
+        in_buckets.count() + cache.overflow.len()
     }
 
     fn records(cache: &Cache) -> usize {
@@ -506,7 +563,9 @@ mod tests {
         let held = cache.blocks.capacity() * size_of::<Block>()
             + cache.windows.capacity() * size_of::<Window>()
             + cache.starts.len() * START_BYTES
-            + cache.buckets.capacity() * size_of::<Bucket>();
+            + cache.buckets.capacity() * size_of::<Bucket>()
+            + cache.overflow.len() * OVERFLOW_BYTES;
+        assert!(cache.overflow.iter().all(|(bucket, _)| cache.is_full(*bucket)));
         assert!(held <= cache.bytes(), "{held} bytes of {}", cache.bytes());
     }
 
@@ -595,7 +654,7 @@ mod tests {
                 let of_one = usize::try_from(len.div_ceil(16)).unwrap();
                 let (left, len) = (cache.used / of_one, usize::try_from(len).unwrap());
                 assert_eq!((left, records(&cache)), (blocks / of_one, left * len));
-                // The windows used last; a full cache lacks some entries.
+                // The windows used last; a full small cache may lack some entries.
                 let kept = &order[order.len() - left..];
                 let len = len as u64;
                 let found: usize = kept.iter().map(|kept| found(&mut cache, kept * len..(kept + 1) * len)).sum();
@@ -613,12 +672,20 @@ mod tests {
     }
 
     #[test]
-    fn of_a_full_cache_one_record_in_a_thousand_at_most_has_no_entry() {
+    fn a_full_cache_finds_all_of_its_records() {
         let count = 40_000;
         let mut cache = Cache::new(count / BLOCK_RECORDS * BLOCK_BYTES);
         cache.insert(Position(0), &window(0..count as u64), false);
-        let lost = count - found(&mut cache, 0..count as u64);
-        assert!(lost <= 40, "{lost} of {count}");
+        assert_eq!(found(&mut cache, 0..count as u64), count);
+        assert!((1..=80).contains(&cache.overflow.len()), "{} entries fit no bucket", cache.overflow.len());
+        check(&cache);
+        // Entries that fit no bucket take the places of those that leave.
+        for first in (40_000..200_000).step_by(160) {
+            cache.insert(Position(first), &window(first..first + 160), false);
+        }
+        assert_eq!((records(&cache), found(&mut cache, 160_000..200_000)), (count, count));
+        assert_eq!(entries(&cache), count);
+        check(&cache);
     }
 
     #[test]
@@ -633,7 +700,7 @@ mod tests {
             "{}",
             cache.buckets.len()
         );
-        assert!(199_900 < found(&mut cache, 0..200_000));
+        assert_eq!(found(&mut cache, 0..200_000), 200_000);
         check(&cache);
     }
 }

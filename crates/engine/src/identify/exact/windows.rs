@@ -188,8 +188,9 @@ impl Index {
 
     /// Merges windows, without what is cached of them, as the plan's replay does.
     fn merge(&self, windows: &[HitWindow]) -> Vec<HitWindow> {
+        let log_end = self.store.positions_end();
         let not_cached = |(window, _): &HitWindow| {
-            uncached((window.start.0, window.end()), &self.device, |from, to| self.cache.first_in(from, to))
+            uncached((window.start.0, window.end()), log_end, &self.device, |from, to| self.cache.first_in(from, to))
         };
         let ranges = windows.iter().flat_map(not_cached).collect();
         let merged = merge_windows(ranges, &self.device, self.options.window.max().into());

@@ -103,12 +103,25 @@ pub(in crate::identify) struct LookupCosts {
 impl LookupCosts {
     /// Returns the time of a lookup of `keys` keys in one batch.
     ///
-    /// Pages of neighboring keys whose gap is read through share a read. Keys are uniform, so a page has its next neighbor
-    /// within `gap` pages with a probability of 1 - e^-x for x = `needed * gap / pages`; `1 / (1 + x + x^2 / 2)` stands for
-    /// e^-x. If a key needs several pages, it needs them one after the other.
+    /// If a key needs several pages, it needs them one after the other. Where seeks are expensive, a round reads what all keys need next, and
+    /// the last keys have rounds of their own: of those that need a page, each round leaves as many as the mean number of pages says if
+    /// each page is the last with the same probability.
     pub(in crate::identify) fn time(&self, keys: f64) -> f64 {
         let steps = self.pages_per_key.max(1.0);
-        let needed = keys * self.pages_per_key / steps;
+        let (mut left, mut seconds) = (keys * self.pages_per_key / steps, 0.0);
+        while 1.0 < left && self.device.gap_pages() != 0 {
+            seconds += self.round(left);
+            left -= left / steps;
+        }
+        seconds + self.round(left) * steps
+    }
+
+    /// Returns the time to read `needed` pages, of different keys, in one batch.
+    ///
+    /// Pages of neighboring keys whose gap is read through share a read. Keys are uniform, so a page has its next neighbor
+    /// within `gap` pages with a probability of 1 - e^-x for x = `needed * gap / pages`; `1 / (1 + x + x^2 / 2)` stands for
+    /// e^-x.
+    fn round(&self, needed: f64) -> f64 {
         if needed <= 0.0 {
             return 0.0;
         }
@@ -117,7 +130,7 @@ impl LookupCosts {
         let reads = (needed / (1.0 + x + x * x / 2.0)).max(needed.min(1.0));
         let gaps = (needed - reads) * (self.pages / needed).min(gap).max(1.0);
         let pages = (reads + gaps).min(self.pages.max(reads));
-        self.device.batch(reads, pages * PAGE_BYTES as f64) * steps
+        self.device.batch(reads, pages * PAGE_BYTES as f64)
     }
 }
 
@@ -169,5 +182,22 @@ mod tests {
         let ssd = costs(UNMEASURED);
         assert!(3_000.0 * ssd.time(1.0) / 9.0 < ssd.time(4_000.0));
         assert!(LookupCosts { pages_per_key: 0.0, ..disk }.time(100.0) <= 0.0);
+    }
+
+    #[test]
+    fn the_last_keys_of_a_batch_take_rounds_of_their_own_where_seeks_are_expensive() {
+        let costs = |profile, pages_per_key| LookupCosts {
+            device: DeviceCosts::of_profile(profile),
+            pages: 1_000.0,
+            pages_per_key,
+        };
+        let disk = |pages_per_key| costs(HARD_DISK, pages_per_key).time(12_000.0);
+        // A second and a third round read most of the table again; the next ones have a few keys each.
+        assert!((2.5..6.0).contains(&(disk(1.5) / disk(1.0))), "{}", disk(1.5) / disk(1.0));
+        assert!(disk(1.1) < disk(1.5) && disk(1.5) < disk(2.0));
+        let single = costs(HARD_DISK, 1.5).time(1.0) / costs(HARD_DISK, 1.0).time(1.0);
+        assert!((single - 1.5).abs() < 1e-9, "{single}");
+        let ssd = costs(UNMEASURED, 1.5).time(12_000.0) / costs(UNMEASURED, 1.0).time(12_000.0);
+        assert!((ssd - 1.5).abs() < 1e-9, "{ssd}");
     }
 }

@@ -6,8 +6,13 @@ use crate::identify::locality::arrival_log::LOG_PAGE_RECORDS;
 
 /// Most ranges, however many records they have: the least recently used go.
 const RANGES_MAX: usize = 1_024;
-/// Memory of a coverage: each range is in two maps, whose nodes are half full at worst.
-pub(super) const COVERAGE_BYTES: usize = RANGES_MAX * 2 * (3 + 2) * size_of::<u64>();
+/// Memory of a coverage.
+pub(super) const COVERAGE_BYTES: usize = coverage_bytes(RANGES_MAX);
+
+/// Returns the memory of a coverage with so many ranges: each is in two maps, whose nodes are half full at worst.
+pub(super) const fn coverage_bytes(ranges: usize) -> usize {
+    ranges * 2 * (3 + 2) * size_of::<u64>()
+}
 
 /// A range: its end, and when it was used last.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +30,18 @@ pub(in crate::identify) struct Coverage {
     uses: u64,
     records: u64,
     capacity: u64,
+    ranges_max: usize,
 }
 
 impl Coverage {
     /// Starts without ranges, for at most `capacity` records, at least a page.
     pub(in crate::identify) fn new(capacity: u64) -> Self {
-        Self { capacity: capacity.max(LOG_PAGE_RECORDS as u64), ..Self::default() }
+        Self::with_ranges(capacity, RANGES_MAX)
+    }
+
+    /// Starts without ranges, for at most `capacity` records, at least a page, in at most `ranges_max` ranges.
+    pub(super) fn with_ranges(capacity: u64, ranges_max: usize) -> Self {
+        Self { capacity: capacity.max(LOG_PAGE_RECORDS as u64), ranges_max, ..Self::default() }
     }
 
     /// Returns the end of the range that covers a record, which counts as used.
@@ -76,7 +87,7 @@ impl Coverage {
             self.records += end - start;
             start = end;
         }
-        while self.capacity < self.records || RANGES_MAX < self.ranges.len() {
+        while self.capacity < self.records || self.ranges_max < self.ranges.len() {
             let Some((_, oldest)) = self.order.pop_first() else { break };
             let range = self.ranges.remove(&oldest).expect("each range is in the order of use");
             self.records -= range.end - oldest;

@@ -88,6 +88,9 @@ pub(super) const POOLS: [u32; 7] = [1, 64, 256, 1_024, 4_096, 16_384, 65_536];
 pub(super) const STRIDES: [Stride; 6] =
     [Stride::Chunks(1), Stride::Chunks(8), EACH_RUN, Stride::Chunks(64), Stride::Chunks(512), Stride::Chunks(4_096)];
 
+/// Plans that are carried out beside the one in use.
+pub(super) const SHADOWS: usize = 10;
+
 /// Parts of a window before the hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
@@ -174,6 +177,23 @@ impl PlanLimits {
         out
     }
 
+    /// Returns the plans of shadows: with and without windows of each length, looked up at arrival or together.
+    pub(super) fn shadows(&self) -> [Plan; SHADOWS] {
+        let (all, each) = (u32::MAX, Stride::Chunks(1));
+        [
+            self.initial(),
+            self.plan(all, EACH_RUN, Shape::Forward, 204),
+            self.plan(all, EACH_RUN, Shape::Forward, 16_320),
+            self.plan(all, Stride::Chunks(64), Shape::Both, 204),
+            self.plan(all, Stride::Chunks(512), Shape::Both, 1_632),
+            self.plan(1, each, Shape::Forward, 816),
+            self.plan(1, each, Shape::Forward, 4_080),
+            self.plan(1, each, Shape::Forward, 16_320),
+            self.plan(1, each, Shape::Both, 16_320),
+            self.plan(1, each, Shape::Both, 65_280),
+        ]
+    }
+
     /// Returns plans that differ in kind: each is the best for some stream and device.
     pub(super) fn archetypes(&self) -> [Plan; 11] {
         let all = u32::MAX;
@@ -199,13 +219,17 @@ pub(in crate::identify) fn reach_of(plan: &Plan) -> u64 {
 }
 
 /// Returns the parts of a window that are not cached, in order. Cached records between two parts are read again if these are less than a
-/// page, or take less time than another read. `first_in` returns the first cached records within a range.
+/// page, or take less time than another read. Where they take less time than a seek, what is cached of the window is made up for by records
+/// behind it: else each gap between cached windows would take a seek of its own. `log_end`: records of the log. `first_in` returns the
+/// first cached records within a range.
 pub(in crate::identify) fn uncached(
     (start, end): (u64, u64),
+    log_end: u64,
     device: &DeviceCosts,
     first_in: impl Fn(u64, u64) -> Option<(u64, u64)>,
 ) -> Vec<(u64, u64)> {
-    let records_min = LOG_PAGE_RECORDS as u64 + device.gap_records();
+    let gap = device.gap_records();
+    let records_min = LOG_PAGE_RECORDS as u64 + gap;
     let (mut parts, mut left, mut at) = (Vec::new(), start, start);
     while let Some((first, covered)) = first_in(at, end) {
         let covered = end_of_cached(covered, &first_in);
@@ -220,7 +244,30 @@ pub(in crate::identify) fn uncached(
     if left < end {
         parts.push((left, end));
     }
+    if gap != 0 && !parts.is_empty() {
+        extend(&mut parts, (end - start, log_end), gap, first_in);
+    }
     parts
+}
+
+/// Adds records behind the last part until `wanted` are read that are not cached, as far as the cached ones between take less than a seek.
+fn extend(
+    parts: &mut Vec<(u64, u64)>,
+    (wanted, log_end): (u64, u64),
+    gap: u64,
+    first_in: impl Fn(u64, u64) -> Option<(u64, u64)>,
+) {
+    let mut missing = wanted.saturating_sub(parts.iter().map(|(start, end)| end - start).sum());
+    while let Some(last) = parts.last_mut().filter(|_| missing != 0) {
+        let from = end_of_cached(last.1, &first_in);
+        if log_end <= from || gap < from - last.1 {
+            return;
+        }
+        let most = (from + missing).min(log_end);
+        let to = first_in(from, most).map_or(most, |(first, _)| first);
+        missing -= to - from;
+        last.1 = to;
+    }
 }
 
 /// Returns the first record from a position on that is not cached.
@@ -286,12 +333,29 @@ mod tests {
             Some((within.0.max(from), within.1))
         };
         let ssd = device(11_000, 35_000);
-        assert_eq!(uncached((50, 1_100), &ssd, first_in), [(50, 100), (420, 900)]);
-        assert_eq!(uncached((150, 700), &ssd, first_in), [(420, 700)]);
-        assert_eq!(uncached((430, 600), &ssd, first_in), [(430, 600)], "less than a page is read again");
-        assert_eq!(uncached((530, 1_000), &ssd, first_in), [(560, 900)]);
-        assert_eq!(uncached((1_000, 1_900), &ssd, first_in), []);
-        assert_eq!(uncached((50, 950), &device(83, 83), first_in), [(50, 900)], "a seek takes longer");
+        assert_eq!(uncached((50, 1_100), 3_000, &ssd, first_in), [(50, 100), (420, 900)]);
+        assert_eq!(uncached((150, 700), 3_000, &ssd, first_in), [(420, 700)]);
+        assert_eq!(uncached((430, 600), 3_000, &ssd, first_in), [(430, 600)], "less than a page is read again");
+        assert_eq!(uncached((530, 1_000), 3_000, &ssd, first_in), [(560, 900)]);
+        assert_eq!(uncached((1_000, 1_900), 3_000, &ssd, first_in), []);
+        let disk = device(83, 83);
+        assert_eq!(uncached((50, 900), 900, &disk, first_in), [(50, 900)], "a seek takes longer");
+        assert_eq!(uncached((150, 250), 3_000, &disk, first_in), []);
+    }
+
+    #[test]
+    fn where_a_seek_takes_longer_a_window_makes_up_for_what_is_cached_of_it() {
+        let cached = [(100, 300), (900, 2_000), (2_030, 2_100), (80_000, 200_000)];
+        let first_in = |from: u64, to: u64| {
+            let within = cached.iter().find(|(start, end)| from < *end && *start < to && from < to)?;
+            Some((within.0.max(from), within.1))
+        };
+        let disk = device(83, 83);
+        assert_eq!(uncached((50, 950), 1 << 20, &disk, first_in), [(50, 2_220)], "50 + 600 + 30 + 120 are missing");
+        assert_eq!(uncached((50, 950), 2_050, &disk, first_in), [(50, 2_030)], "the log ends");
+        let up_to_cached = uncached((79_000, 82_000), 1 << 20, &disk, first_in);
+        assert_eq!(up_to_cached, [(79_000, 80_000)], "what is cached behind it takes more than a seek");
+        assert_eq!(uncached((50, 950), 1 << 20, &device(11_000, 35_000), first_in), [(50, 100), (300, 900)]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::identify::schedule::cost::{CHUNK_SECONDS, LookupCosts};
 use crate::identify::schedule::coverage::{COVERAGE_BYTES, Coverage};
 use crate::identify::schedule::plan::{Plan, PlanLimits};
 use crate::identify::schedule::replay::{Replayed, replay};
-use crate::identify::schedule::trace::{TRACE_BYTES, Trace, TraceRun};
+use crate::identify::schedule::shadow::{SHADOWS_BYTES, Shadows};
+use crate::identify::schedule::trace::{StreamShape, TRACE_BYTES, Trace, TraceRun};
 
 /// Chunks of the stream after which a planner may decide again.
 const TRACE_CHUNKS: u64 = 4_096;
@@ -40,18 +41,13 @@ const RATE_CHANGE: f64 = 1.3;
 const WAIT_MAX: u32 = 4;
 /// Runs of the stream that a decision looks at; the newest count.
 const RECENT_RUNS_MAX: usize = 3_000;
-/// Factors by which the share of duplicates, counted from [`SHARE_MIN`] below, and the mean run change from one phase of a stream to
-/// another.
-const SHARE_CHANGE: f64 = 1.5;
-const SHARE_MIN: f64 = 0.1;
-const RUN_CHANGE: f64 = 2.0;
 /// Most steps of one decision.
 const STEPS_MAX: usize = 6;
 
 /// Memory of planning: the traces, the one that is being recorded among them; what a replay takes of them, waiting chunks twice;
-/// and the ranges of the cache, before and in a replay.
+/// the ranges of the cache, before and in a replay; and shadows.
 pub(in crate::identify) const PLANNING_BYTES: usize =
-    (TRACES + 2) * TRACE_BYTES + 3 * RECENT_RUNS_MAX * size_of::<TraceRun>() + 2 * COVERAGE_BYTES;
+    (TRACES + 2) * TRACE_BYTES + 3 * RECENT_RUNS_MAX * size_of::<TraceRun>() + 2 * COVERAGE_BYTES + SHADOWS_BYTES;
 
 /// Chooses plans by what they would have cost on the recent stream.
 #[derive(Debug)]
@@ -63,6 +59,8 @@ pub(in crate::identify) struct Planner {
     traces: Vec<Trace>,
     /// Ranges of the log that the cache held before these traces.
     before: Coverage,
+    /// Plans that are carried out beside the one in use: the best of them is followed while the index has spent much more.
+    shadows: Shadows,
     /// Planning time that may be spent, in seconds.
     credit: f64,
     /// Traces until the next decision, and how many that were after the last one.
@@ -120,28 +118,6 @@ pub(in crate::identify) fn is_expensive(trace: &Trace, lookups: u64, seconds: f6
     EXPENSIVE_SECONDS * chunks < seconds || EXPENSIVE_LOOKUPS * chunks < lookups as f64
 }
 
-/// A stream as far as plans depend on it.
-#[derive(Clone, Copy, Debug, Default)]
-struct StreamShape {
-    /// Share of the chunks that may have had to be looked up.
-    share: f64,
-    /// Their mean run.
-    run: f64,
-}
-
-impl StreamShape {
-    fn of(trace: &Trace) -> Self {
-        let chunks = trace.runs.iter().map(|run| f64::from(run.len)).sum::<f64>();
-        Self { share: chunks / trace.recorded().max(1) as f64, run: chunks / trace.runs.len().max(1) as f64 }
-    }
-
-    /// Returns true if two traces seem to belong to the same phase of the stream.
-    fn is_like(&self, other: &Self) -> bool {
-        let within = |a: f64, b: f64, factor: f64| a <= b * factor && b <= a * factor;
-        within(self.share + SHARE_MIN, other.share + SHARE_MIN, SHARE_CHANGE) && within(self.run, other.run, RUN_CHANGE)
-    }
-}
-
 /// Last plan of a session, for the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::identify) struct LastPlan {
@@ -184,6 +160,7 @@ impl Planner {
             pool: pool.map(|candidates| PoolState { candidates, is_used, factor: 1.0, window: None }),
             traces: Vec::new(),
             before: Coverage::new(0),
+            shadows: Shadows::new(limits),
             // A pool needs no haste, and planning would delay it.
             credit: if is_used && pool.is_some() { 0.0 } else { CREDIT_MAX },
             wait: (0, 0),
@@ -257,6 +234,7 @@ impl Planner {
             // Another session has begun.
             self.traces.clear();
             (self.phase, self.arrivals, self.session_traces) = (0, 0, 0);
+            self.shadows = Shadows::new(&situation.limits);
         }
         let stream = StreamShape::of(&trace);
         self.phase = if self.phase == 0 || stream.is_like(&self.stream) { self.phase + 1 } else { 1 };
@@ -266,6 +244,10 @@ impl Planner {
         (self.stream, self.arrivals, self.session_traces) =
             (stream, self.arrivals + trace.arrivals, self.session_traces + 1);
         let arrivals = trace.arrivals.max(1) as f64;
+        self.shadows.allow(situation.spent * PLANNING_SHARE, CREDIT_MAX);
+        let Situation { costs, limits, log_end, cache_records, .. } = situation;
+        let spent = measured(&trace, situation, self.is_pool());
+        self.shadows.follow((&trace, spent), costs, limits, (*log_end, *cache_records), VISIT_SECONDS);
         self.traces.push(trace);
         let newest = &self.traces[self.traces.len() - 1..];
         let rate = if self.is_pool() {
@@ -283,13 +265,25 @@ impl Planner {
         self.wait.0 = if is_steady { self.wait.0.saturating_sub(1) } else { 0 };
         // One trace does not tell what a plan costs at first from what it costs further on.
         let is_held = self.expected != 0 && self.session_traces == 1;
-        if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit && !is_held {
+        if let Some(plan) = self.shadows.to_follow() {
+            self.follow(plan, rate);
+        } else if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit && !is_held {
             let before = self.plan();
             self.choose(situation);
             let wait = if before == self.plan() { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
             self.wait = (wait, wait);
             self.rate = rate;
         }
+    }
+
+    /// Changes to the plan of a shadow. `rate`: what the plan before it took for a chunk.
+    fn follow(&mut self, plan: Plan, rate: f64) {
+        if self.plan() != Some(plan) {
+            self.plan = plan;
+            self.pool = self.pool.map(|pool| PoolState { is_used: false, ..pool });
+            self.wait = (1, 1);
+        }
+        self.rate = rate;
     }
 
     fn replay(&self, plan: Plan, traces: &[Trace], situation: &Situation, seconds_max: f64) -> Replayed {
@@ -386,6 +380,15 @@ fn measured_pool(trace: &Trace, situation: &Situation) -> f64 {
     let share = recorded / situation.chunks.max(trace.arrivals).max(1) as f64;
     let (of_device, of_processor) = (situation.spent * share, situation.worked * share);
     if situation.is_immediate { of_device + of_processor } else { pool_seconds(of_device, of_processor, recorded) }
+}
+
+/// Returns the seconds that an index has spent on the recorded chunks of a trace, besides [`CHUNK_SECONDS`] for each of them.
+fn measured(trace: &Trace, situation: &Situation, is_pool: bool) -> f64 {
+    if is_pool {
+        return measured_pool(trace, situation);
+    }
+    let share = trace.recorded() as f64 / situation.chunks.max(trace.arrivals).max(1) as f64;
+    (situation.spent + situation.worked) * share
 }
 
 /// Returns the mean run of the duplicates of some traces.

@@ -24,12 +24,32 @@ pub(in crate::identify) struct Replayed {
     pub(in crate::identify) visits: u64,
 }
 
-/// Chunks that a replayed plan lets wait, and the ranges that its cache would hold.
-struct Replay<'a> {
+/// Chunks that a replayed plan lets wait, and its place in the stream and in the log.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    runs: Vec<TraceRun>,
+    count: u64,
+    /// The oldest of them in the stream.
+    oldest: Option<u64>,
+    /// End of the last window of a lookup at arrival.
+    read_up_to: Option<u64>,
+    /// Place in the stream and in the log after the last chunk.
+    next: (u64, u64),
+}
+
+impl Waiting {
+    /// Returns the number of runs.
+    #[cfg(test)]
+    pub(super) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+/// A plan that is carried out without a read, and the ranges that its cache would hold.
+pub(super) struct Replay<'a> {
     plan: Plan,
     costs: &'a LookupCosts,
-    pending: Vec<TraceRun>,
-    count: u64,
+    waiting: Waiting,
     cover: Coverage,
     /// The cache before the stream began; holds as long as little was read since.
     before: &'a Coverage,
@@ -39,11 +59,7 @@ struct Replay<'a> {
     records_max: u64,
     /// True if the log is read ahead where it continues as the stream does.
     reads_ahead: bool,
-    /// End of the last window of a lookup at arrival.
-    read_up_to: Option<u64>,
-    /// Place in the stream and in the log after the last chunk.
-    next: (u64, u64),
-    done: Replayed,
+    pub(super) done: Replayed,
 }
 
 /// Carries a plan out on traces, from the cache of `before` on, without reading anything. Returns its cost. Ends
@@ -56,22 +72,7 @@ pub(in crate::identify) fn replay(
     (limits, log_end, seconds_max): (&PlanLimits, u64, f64),
 ) -> Replayed {
     let cover = Coverage::new(before.capacity());
-    let done = Replayed::default();
-    let mut replay = Replay {
-        plan,
-        costs,
-        pending: Vec::new(),
-        count: 0,
-        cover,
-        before,
-        log_end,
-        records_max: limits.window.into(),
-        reads_ahead: limits.reads_ahead && plan.pool == 1 && plan.window() != 0,
-        read_up_to: None,
-        next: (0, 0),
-        done,
-    };
-    let mut oldest = None;
+    let mut replay = Replay::new(plan, costs, limits, (cover, before), log_end, Waiting::default());
     let mut before_last = (0.0, 0.0);
     for trace in traces {
         before_last = (replay.done.seconds, replay.done.device_seconds);
@@ -79,30 +80,72 @@ pub(in crate::identify) fn replay(
             if seconds_max < replay.done.seconds {
                 return replay.done;
             }
-            let first = *oldest.get_or_insert(run.sequence);
-            replay.arrive(*run);
-            if replay.pending.is_empty() {
-                oldest = None;
-            } else if limits.age < run.sequence - first {
-                replay.resolve(run.sequence, 1.0);
-                oldest = None;
-            }
+            replay.take(*run, limits.age);
         }
     }
-    let end = traces.last().map_or(0, |trace| trace.end);
-    if !replay.pending.is_empty() {
-        // The pool would have been filled by more of the same: its chunks share the reads of a full one.
-        let arrivals: u64 = traces.iter().map(|trace| trace.arrivals).sum();
-        let density = replay.count as f64 / arrivals.max(1) as f64;
-        let full = f64::from(plan.pool).min(density * limits.age as f64);
-        replay.resolve(end, (full / replay.count as f64).max(1.0));
+    if !replay.waiting.runs.is_empty() {
+        replay.resolve_share(traces.iter().map(|trace| trace.arrivals).sum(), limits.age);
     }
     replay.done.last_seconds = replay.done.seconds - before_last.0;
     replay.done.last_device_seconds = replay.done.device_seconds - before_last.1;
     replay.done
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    /// Starts with what waits, what the cache of the plan covers, and what it covered before the stream began.
+    pub(super) fn new(
+        plan: Plan,
+        costs: &'a LookupCosts,
+        limits: &PlanLimits,
+        (cover, before): (Coverage, &'a Coverage),
+        log_end: u64,
+        waiting: Waiting,
+    ) -> Self {
+        Self {
+            plan,
+            costs,
+            waiting,
+            cover,
+            before,
+            log_end,
+            records_max: limits.window.into(),
+            reads_ahead: limits.reads_ahead && plan.pool == 1 && plan.window() != 0,
+            done: Replayed::default(),
+        }
+    }
+
+    /// Returns what the cache covers, and what waits.
+    pub(super) fn into_parts(self) -> (Coverage, Waiting) {
+        (self.cover, self.waiting)
+    }
+
+    /// Returns the runs of waiting chunks.
+    pub(super) fn waiting_runs(&self) -> usize {
+        self.waiting.runs.len()
+    }
+
+    /// Takes the next run of the stream, and looks up what waits when the oldest chunk of it has waited for `age` chunks.
+    pub(super) fn take(&mut self, run: TraceRun, age: u64) {
+        let first = *self.waiting.oldest.get_or_insert(run.sequence);
+        self.arrive(run);
+        if self.waiting.runs.is_empty() {
+            self.waiting.oldest = None;
+        } else if age < run.sequence - first {
+            self.resolve(run.sequence, 1.0);
+            self.waiting.oldest = None;
+        }
+    }
+
+    /// Looks up what waits of so many arrivals, as if more of the same had filled the pool: its chunks share the reads of a full one.
+    pub(super) fn resolve_share(&mut self, arrivals: u64, age: u64) {
+        let count = self.waiting.count as f64;
+        let density = count / arrivals.max(1) as f64;
+        let full = f64::from(self.plan.pool).min(density * age as f64);
+        let now = self.waiting.next.0;
+        self.resolve(now, (full / count).max(1.0));
+        self.waiting.oldest = None;
+    }
+
     fn spend(&mut self, of_device: f64, of_processor: f64) {
         self.done.seconds += of_device + of_processor;
         self.done.device_seconds += of_device;
@@ -132,11 +175,14 @@ impl Replay<'_> {
                 run = self.pass(&run, length(end - run.start, run.len));
                 continue;
             }
-            if self.reads_ahead && self.next == (run.sequence, run.start) && self.read_up_to == Some(run.start) {
+            if self.reads_ahead
+                && self.waiting.next == (run.sequence, run.start)
+                && self.waiting.read_up_to == Some(run.start)
+            {
                 self.read_ahead(run.start);
                 continue;
             }
-            let left = u64::from(self.plan.pool).saturating_sub(self.count).max(1);
+            let left = u64::from(self.plan.pool).saturating_sub(self.waiting.count).max(1);
             let mut taken = length(left, run.len);
             if !run.is_nowhere() {
                 let end = run.start + u64::from(taken);
@@ -146,11 +192,11 @@ impl Replay<'_> {
             if self.plan.pool != 1 {
                 self.done.seconds += f64::from(taken) * WAIT_SECONDS;
             }
-            self.pending.push(TraceRun { len: taken, ..run });
-            self.count += u64::from(taken);
+            self.waiting.runs.push(TraceRun { len: taken, ..run });
+            self.waiting.count += u64::from(taken);
             let now = run.sequence + u64::from(taken);
             run = self.pass(&run, taken);
-            if u64::from(self.plan.pool) <= self.count {
+            if u64::from(self.plan.pool) <= self.waiting.count {
                 self.resolve(now, 1.0);
             }
         }
@@ -159,38 +205,39 @@ impl Replay<'_> {
     /// Returns what follows the first chunks of a run.
     fn pass(&mut self, run: &TraceRun, count: u32) -> TraceRun {
         let rest = run.skip(count);
-        self.next = (rest.sequence, rest.start);
+        self.waiting.next = (rest.sequence, rest.start);
         rest
     }
 
     /// Reads the log from a record on, as [`crate::identify::exact::lookup`] does instead of a lookup.
     fn read_ahead(&mut self, start: u64) {
         let end = (start + u64::from(self.plan.window())).min(self.log_end).max(start + 1);
-        let windows = uncached((start, end), &self.costs.device, |from, to| self.first_in(from, to));
+        let windows = uncached((start, end), self.log_end, &self.costs.device, |from, to| self.first_in(from, to));
         self.read(windows, 1.0);
     }
 
     /// Resolves all waiting chunks in rounds. `shared`: how many times as many chunks would share the reads.
     fn resolve(&mut self, now: u64, shared: f64) {
         let mut round = 0;
-        while !self.pending.is_empty() {
-            let selected = select(&self.pending, self.plan.stride.of_round(round));
-            self.done.visits += self.pending.len() as u64 + selected.len() as u64;
+        while !self.waiting.runs.is_empty() {
+            let selected = select(&self.waiting.runs, self.plan.stride.of_round(round));
+            self.done.visits += self.waiting.runs.len() as u64 + selected.len() as u64;
             let keys = selected.iter().map(|it| f64::from(it.len)).sum::<f64>();
             self.spend(self.costs.time(keys * shared) / shared, keys * KEY_SECONDS);
             if self.plan.window() != 0 {
                 self.read_windows(&selected, now, shared);
             }
-            self.pending = self.left(&selected);
+            self.waiting.runs = self.left(&selected);
             round += 1;
         }
-        self.count = 0;
+        self.waiting.count = 0;
     }
 
     /// Reads windows around the selected chunks, as [`crate::identify::exact::windows`] does.
     fn read_windows(&mut self, selected: &[TraceRun], now: u64, shared: f64) {
         let reach = reach_of(&self.plan);
-        let is_all = selected.len() == self.pending.len() && selected.iter().zip(&self.pending).all(|(a, b)| a == b);
+        let is_all =
+            selected.len() == self.waiting.runs.len() && selected.iter().zip(&self.waiting.runs).all(|(a, b)| a == b);
         let mut windows = Vec::new();
         for run in selected.iter().filter(|it| !it.is_nowhere()) {
             // If all are looked up, only chunks that have yet to arrive may need a window.
@@ -204,7 +251,7 @@ impl Replay<'_> {
             }
             let (start, _) = self.plan.window_around(hits.start);
             let (_, end) = self.plan.window_around(hits.start + u64::from(hits.len) - 1);
-            windows.extend(uncached((start, end.min(self.log_end)), &self.costs.device, |from, to| {
+            windows.extend(uncached((start, end.min(self.log_end)), self.log_end, &self.costs.device, |from, to| {
                 self.first_in(from, to)
             }));
         }
@@ -222,9 +269,10 @@ impl Replay<'_> {
             bytes += pages_of(start, end) * PAGE_BYTES as u64;
             records += end - start;
             self.cover.add(start, end);
-            self.read_up_to = Some(end);
+            self.waiting.read_up_to = Some(end);
         }
-        self.read_up_to = self.read_up_to.map(|end| end_of_cached(end, |from, to| self.first_in(from, to)));
+        self.waiting.read_up_to =
+            self.waiting.read_up_to.map(|end| end_of_cached(end, |from, to| self.first_in(from, to)));
         let of_device = self.costs.device.batch(f64::from(reads) * shared, bytes as f64 * shared) / shared;
         self.spend(of_device, records as f64 * RECORD_SECONDS);
     }
@@ -233,7 +281,7 @@ impl Replay<'_> {
     fn left(&mut self, selected: &[TraceRun]) -> Vec<TraceRun> {
         let mut out: Vec<TraceRun> = Vec::new();
         let mut selected = selected.iter().peekable();
-        for run in std::mem::take(&mut self.pending) {
+        for run in std::mem::take(&mut self.waiting.runs) {
             let mut rest = run;
             while rest.len != 0 {
                 let mut taken = rest.len;

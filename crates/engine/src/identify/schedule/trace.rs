@@ -1,5 +1,7 @@
 //! The recent stream as a planner sees it: where duplicates were recorded, whatever resolved them.
 
+#![expect(clippy::cast_precision_loss, reason = "shares are estimates; counts are far below 2^52")]
+
 use crate::kv::Position;
 use crate::types::Sequence;
 
@@ -9,6 +11,12 @@ pub(super) const RUNS_MAX: usize = 2_048;
 const READS_MAX: usize = 256;
 /// Memory of a trace.
 pub(super) const TRACE_BYTES: usize = RUNS_MAX * size_of::<TraceRun>() + READS_MAX * size_of::<(u64, u64)>();
+
+/// Factors by which the share of duplicates, counted from [`SHARE_MIN`] below, and the mean run change from one phase of a stream to
+/// another.
+const SHARE_CHANGE: f64 = 1.5;
+const SHARE_MIN: f64 = 0.1;
+const RUN_CHANGE: f64 = 2.0;
 
 /// Position that stands for a false positive, which no record resolves.
 pub(in crate::identify) const NOWHERE: u64 = u64::MAX;
@@ -78,6 +86,28 @@ impl Trace {
             return;
         }
         self.runs.push(TraceRun { sequence, start, len: 1 });
+    }
+}
+
+/// A stream as far as plans depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamShape {
+    /// Share of the chunks that may have had to be looked up.
+    share: f64,
+    /// Their mean run.
+    run: f64,
+}
+
+impl StreamShape {
+    pub(super) fn of(trace: &Trace) -> Self {
+        let chunks = trace.runs.iter().map(|run| f64::from(run.len)).sum::<f64>();
+        Self { share: chunks / trace.recorded().max(1) as f64, run: chunks / trace.runs.len().max(1) as f64 }
+    }
+
+    /// Returns true if two traces seem to belong to the same phase of the stream.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let within = |a: f64, b: f64, factor: f64| a <= b * factor && b <= a * factor;
+        within(self.share + SHARE_MIN, other.share + SHARE_MIN, SHARE_CHANGE) && within(self.run, other.run, RUN_CHANGE)
     }
 }
 

@@ -12,6 +12,7 @@ impl Cache {
         }
         // Rebuilding the buckets at the end is cheaper than removing entry by entry.
         self.buckets = Vec::new();
+        self.overflow.clear();
         self.capacity = capacity;
         while let Some(oldest) = self.oldest.filter(|_| capacity < self.used) {
             self.evict(oldest);
