@@ -38,23 +38,8 @@ fn chunks_are_selected_and_left_one_by_one() {
         let mut cover = Coverage::new(1_000);
         let (from, to) = (random.below(300), random.below(300));
         cover.add(from, to);
-        let plan = LIMITS.initial();
-        let done = Replayed::default();
-        let count = all.len() as u64;
-        let mut replay = Replay {
-            plan,
-            costs: &costs,
-            pending,
-            count,
-            cover,
-            before: &before,
-            log_end: 400,
-            records_max: 99,
-            reads_ahead: false,
-            read_up_to: None,
-            next: (0, 0),
-            done,
-        };
+        let waiting = Waiting { runs: pending, count: all.len() as u64, ..Waiting::default() };
+        let mut replay = Replay::new(LIMITS.initial(), &costs, &LIMITS, (cover, &before), 400, waiting);
         let left = replay.left(&selected);
         let is_covered = |position: u64| position != NOWHERE && (from..to).contains(&position);
         let chosen = chunks(&selected);
