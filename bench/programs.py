@@ -7,7 +7,7 @@ import subprocess
 
 from common import PASSWORD, Failed, onefold_binary, onefold_environment
 
-NAMES = ["onefold", "onefold-2", "restic", "kopia", "rustic", "borg"]
+NAMES = ["onefold", "onefold-1", "restic", "kopia", "rustic", "borg"]
 
 
 class Program:
@@ -48,20 +48,20 @@ class Program:
         return target + source
 
 
-class OnefoldTwo(Program):
-    """Onefold in a repository of format 2, which compresses new data against similar data."""
+class OnefoldOne(Program):
+    """Onefold in a repository of format 1, which compresses new data alone."""
 
-    settings = "repositories of format 2"
+    settings = "repositories of format 1"
 
     def __init__(self, name, binary, as_shipped):
         super().__init__(name, binary, as_shipped)
-        self.settings = OnefoldTwo.settings
+        self.settings = OnefoldOne.settings
 
     def environment(self, repository, cache):
         return onefold_environment(repository, cache)
 
     def init(self, _repository):
-        return [[self.binary, "init", "--format", "2"]]
+        return [[self.binary, "init", "--format", "1"]]
 
 
 class Kopia(Program):
@@ -135,7 +135,7 @@ class Borg(Program):
         return [self.binary, "extract", f"::{name}"]
 
 
-KINDS = {"onefold-2": OnefoldTwo, "kopia": Kopia, "rustic": Rustic, "borg": Borg}
+KINDS = {"onefold-1": OnefoldOne, "kopia": Kopia, "rustic": Rustic, "borg": Borg}
 
 
 def installed(paths, wanted, as_shipped):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Restores a Onefold repository of format 1. Written from docs/format.md alone, sharing no code with the program.
+"""Restores a Onefold repository of format 1 or 2. Written from docs/format.md alone, sharing no code with the program.
 
     restore.py REPO [--password-file FILE] --list
     restore.py REPO [--password-file FILE] --snapshot ID|latest --target DIR

@@ -356,7 +356,7 @@ def test_upgraded_repository_whose_versions_are_compressed_against_each_other(te
     source = temporary / "source"
     source.mkdir()
     expected = []
-    onefold("init")
+    onefold("init", "--format", "1")
     for version in range(4):
         if version == 2:
             onefold("upgrade", "--format", "2")

@@ -149,11 +149,12 @@ pub(crate) enum Command {
         "Create an encrypted repository and ask for its password": "onefold --repo /srv/backup init";
         "Create a repository with longer chunks": "onefold --repo /srv/backup init --chunk-size 64k";
         "Create a repository for images of volumes": "onefold --repo /srv/volumes init --for volumes";
+        "Create a repository that programs of version 0.1.0 read": "onefold --repo /srv/backup init --format 1";
     })]
     Init(InitArgs),
     /// Set the version of the repository's format, after a check
     #[command(after_help = examples! {
-        "Let a repository use format 2": "onefold upgrade --format 2";
+        "Let a repository of format 1 use format 2": "onefold upgrade --format 2";
     })]
     Upgrade(UpgradeArgs),
     /// Make a snapshot of paths

@@ -177,7 +177,7 @@ fn objects_are_written_for_programs() {
     fixture.run(["backup", "source", "-q"]).code(0);
     let cat = |arguments: &[&str]| fixture.run(["cat"].iter().chain(arguments));
     let config = cat(&["config"]).code(0).json();
-    assert_eq!((&config["version"], &config["encrypted"]), (&1.into(), &true.into()));
+    assert_eq!((&config["version"], &config["encrypted"]), (&2.into(), &true.into()));
     assert!(config["id"].as_str().unwrap().starts_with(&fixture.repository_id()));
     assert_eq!(config["chunking"]["method"], "gear");
     let key_id = fixture.run(["key", "list", "--json"]).code(0).json()[0]["id"].as_str().unwrap().to_owned();

@@ -157,10 +157,10 @@ fn dump(version: u64, lines: u64) -> Vec<u8> {
 /// Memory with which a backup looks for similar data.
 const ENOUGH: &str = "256M";
 
-/// Bytes that backups of these paths, one after the other, store in a new repository of a format.
-fn stored_by_backups(fixture: &Fixture, format: &str, paths: &[&str]) -> f64 {
+/// Bytes that backups of these paths, one after the other, store in a new repository.
+fn stored_by_backups(fixture: &Fixture, paths: &[&str]) -> f64 {
     let _gone = fs::remove_dir_all(fixture.path("repository"));
-    fixture.run(["init", "--no-encryption", "-q", "--format", format]).code(0);
+    fixture.run(["init", "--no-encryption", "-q"]).code(0);
     let stored = |path: &&str| {
         let summary = fixture.run(["backup", path, "--json", "--memory", ENOUGH]).code(0).messages().pop().unwrap();
         summary["data_added_packed"].as_f64().unwrap()
@@ -188,18 +188,18 @@ fn with_similar_data_a_repository_is_as_large_as_predicted() {
     // Two backups: the second one finds what is similar in the first.
     let versions = ["source/0", "source/1"];
     let (alone, predicted, low, high) = of(&versions);
-    let stored = stored_by_backups(&fixture, "2", &versions);
+    let stored = stored_by_backups(&fixture, &versions);
     assert!(predicted < 0.7 * alone, "{predicted} predicted, {alone} without");
     assert!((predicted / stored - 1.0).abs() < 0.15, "{predicted} predicted, {stored} stored");
     assert!(low < stored && stored < high, "{low} to {high}, {stored} stored");
     // One backup of both: what is similar is not durable yet when the other version comes.
     let (alone, predicted, ..) = of(&["source"]);
-    let stored = stored_by_backups(&fixture, "2", &["source"]);
+    let stored = stored_by_backups(&fixture, &["source"]);
     assert!(0.9 * alone < predicted, "{predicted} predicted, {alone} without");
     assert!((predicted / stored - 1.0).abs() < 0.05, "{predicted} predicted, {stored} stored");
     let similar = |options: &[&str]| fixture.run([&["lab", "advise", "--similarity"], options].concat());
     let text = similar(&["source/0", "source/1", "--memory", ENOUGH]).code(0).stdout();
-    assert!(text.contains("With similar data, format 2, 8k: ") && text.contains("% less; each path is"), "{text}");
+    assert!(text.contains("With similar data, 8k: ") && text.contains("% less; each path is"), "{text}");
     // Without a search there is nothing to foretell.
     for options in [&["--memory", "64M"][..], &["--memory", ENOUGH, "--compression", "lz4"]] {
         let text = similar(&[&["source/0"], options].concat()).code(0).stdout();

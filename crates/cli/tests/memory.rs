@@ -114,7 +114,7 @@ const FILES: u64 = 6_000;
 #[test]
 fn no_command_takes_more_than_its_budget_and_64_mib_to_read_directories_that_depend_on_others() {
     let fixture = Fixture::without_repository(None);
-    fixture.run(["init", "--no-encryption", "-q", "--format", "2"]).code(0);
+    fixture.run(["init", "--no-encryption", "-q"]).code(0);
     for version in 0..4 {
         for number in (0..FILES).filter(|number| version == 0 || number % 31 == version) {
             fixture.write(&format!("small/{number:05}"), &noise(version << 32 | number, 60));

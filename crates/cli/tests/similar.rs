@@ -1,4 +1,4 @@
-//! Repositories of format 2, in which new data is compressed against similar data.
+//! Backups that compress new data against similar data, which format 2 allows.
 
 use std::fmt::Write;
 use std::fs;
@@ -41,6 +41,12 @@ fn second_version(init: &[&str], memory: &str, backup: &[&str]) -> (Fixture, u64
     (fixture, stored)
 }
 
+/// Returns the version of the format in the config.
+fn version_of(fixture: &Fixture) -> u16 {
+    let config = fs::read(fixture.path("repository/config")).unwrap();
+    u16::from_le_bytes([config[4], config[5]])
+}
+
 fn assert_restores(fixture: &Fixture) {
     fixture.run(["check", "--read-data", "-q"]).code(0);
     let target = fixture.path("target");
@@ -51,20 +57,20 @@ fn assert_restores(fixture: &Fixture) {
 
 #[test]
 fn an_edited_dump_takes_a_fraction_of_its_new_chunks_unless_an_option_says_otherwise() {
-    let (fixture, alone) = second_version(&[], MEMORY, &[]);
+    let (fixture, alone) = second_version(&["--format", "1"], MEMORY, &[]);
+    assert_eq!(version_of(&fixture), 1);
     assert_restores(&fixture);
-    let (fixture, similar) = second_version(&["--format", "2"], MEMORY, &[]);
+    let (fixture, similar) = second_version(&[], MEMORY, &[]);
+    assert_eq!(version_of(&fixture), 2);
     assert!(3 * similar < alone, "{similar} bytes, and {alone} without bases");
     assert!(Path::new(&fixture.path("cache")).join(fixture.repository_id()).join("similar").exists());
     assert_restores(&fixture);
-    for (init, backup) in
-        [(&["--format", "2"][..], &["--no-similarity"][..]), (&["--format", "2", "--no-similarity"], &[])]
-    {
+    for (init, backup) in [(&[][..], &["--no-similarity"][..]), (&["--no-similarity"], &[])] {
         let (fixture, without) = second_version(init, MEMORY, backup);
         assert!(alone / 2 < without, "{init:?} {backup:?}: {without} bytes, and {alone} in format 1");
         assert_restores(&fixture);
     }
-    let (fixture, tight) = second_version(&["--format", "2"], "64M", &[]);
+    let (fixture, tight) = second_version(&[], "64M", &[]);
     assert!(alone / 2 < tight, "{tight} bytes: there is no memory for it");
     assert_restores(&fixture);
 }
@@ -72,7 +78,7 @@ fn an_edited_dump_takes_a_fraction_of_its_new_chunks_unless_an_option_says_other
 #[test]
 fn what_is_not_compressed_with_zstandard_has_no_bases() {
     for compression in ["lz4", "off"] {
-        let (fixture, _) = second_version(&["--format", "2"], MEMORY, &["--compression", compression]);
+        let (fixture, _) = second_version(&[], MEMORY, &["--compression", compression]);
         let listed = fixture.run(["list", "packs"]).code(0).stdout();
         assert!(1 < listed.lines().count());
         for id in listed.lines() {
@@ -114,7 +120,7 @@ fn a_program_that_meets_a_newer_format_says_so_and_ends_with_1() {
 fn format_1_has_nothing_to_leave_out() {
     let fixture = Fixture::without_repository(None);
     fixture
-        .run(["init", "--no-encryption", "--no-similarity"])
+        .run(["init", "--no-encryption", "--format", "1", "--no-similarity"])
         .code(1)
         .says("a repository of format 1 has no similar regions");
     assert!(!fixture.path("repository/config").exists());
@@ -122,11 +128,14 @@ fn format_1_has_nothing_to_leave_out() {
 
 #[test]
 fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["init", "--no-encryption", "-q", "--format", "1"]).code(0);
     let mut stored = Vec::new();
     for version in 0..4 {
         if version == 1 {
+            assert_eq!(version_of(&fixture), 1);
             fixture.run(["upgrade", "--format", "2", "-q"]).code(0);
+            assert_eq!(version_of(&fixture), 2);
         }
         fixture.write("dump", &text(version));
         let before = stored_bytes(&fixture);
@@ -140,7 +149,7 @@ fn an_upgraded_repository_is_compressed_against_what_it_stores_from_then_on() {
 
 #[test]
 fn why_names_the_containers_that_one_depends_on_and_says_what_is_kept_as_a_base() {
-    let (fixture, _) = second_version(&["--format", "2"], MEMORY, &[]);
+    let (fixture, _) = second_version(&[], MEMORY, &[]);
     let data = || -> Vec<String> {
         let listed = fixture.run(["list", "packs"]).code(0).stdout();
         let of_data = |id: &&str| fixture.run(["why", id, "--json"]).code(0).json()["kind"] == "data";

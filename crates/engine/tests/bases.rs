@@ -29,10 +29,9 @@ use onefold_engine::{Error, Result};
 use crate::integration::damage::{Base, Damage};
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_clean, assert_restores, forget, request};
-use crate::integration::support::{Ask, Draw, SMALL, World, bases_of, container_names, copy, noise, tell, twin};
-
-/// Small containers of format 2.
-pub(super) const SMALL_2: Adjustments = Adjustments { format: FormatVersion::V2, ..SMALL };
+use crate::integration::support::{
+    Ask, Draw, SMALL, SMALL_1, World, bases_of, container_names, copy, noise, tell, twin,
+};
 
 /// Which regions a policy names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,13 +280,13 @@ impl Versions {
 
 #[test]
 fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
-    let plain = stored_bytes(&versions(SMALL, Way::Previous, 1, (8, 4)).store);
+    let plain = stored_bytes(&versions(SMALL_1, Way::Previous, 1, (8, 4)).store);
     // Few proposals of the adversary can be carried out, and a session has few regions of metadata.
     let adversaries = (4..10).map(|seed| (Way::Adversarial, seed));
     let others = [(Way::Previous, 1), (Way::PreviousChunks, 1), (Way::Random, 2), (Way::Random, 3)];
     let mut of_adversaries = 0;
     for (way, seed) in others.into_iter().chain(adversaries) {
-        let versions = versions(SMALL_2, way, seed, (8, if way == Way::Adversarial { 6 } else { 4 }));
+        let versions = versions(SMALL, way, seed, (8, if way == Way::Adversarial { 6 } else { 4 }));
         versions.assert_all_restore(&format!("{way:?}"));
         let of_metadata = depths_of(&versions.store, ContainerKind::Metadata);
         let depths = depths(&versions.store);
@@ -317,7 +316,7 @@ fn versions_that_resemble_each_other_come_back_whoever_chose_their_bases() {
 
 #[test]
 fn a_repository_of_format_1_gets_no_bases() {
-    let versions = versions(SMALL, Way::Previous, 1, (3, 3));
+    let versions = versions(SMALL_1, Way::Previous, 1, (3, 3));
     for kind in [ContainerKind::Data, ContainerKind::Metadata] {
         assert_eq!(depths_of(&versions.store, kind).into_keys().collect::<Vec<_>>(), [0]);
     }
@@ -328,7 +327,7 @@ fn a_repository_of_format_1_gets_no_bases() {
 fn every_driver_packs_the_same_bases() {
     let of = |driver: Driver| {
         let world = World::new(5);
-        let store = world.create(SMALL_2).unwrap();
+        let store = world.create(SMALL).unwrap();
         let (policy, source) = (Policy::new(Way::Random, 5), similar_tree(5, 6));
         for round in 0..3 {
             edit_everywhere(&source, 5, 6, round);
@@ -359,7 +358,7 @@ fn data_containers(store: &Store) -> usize {
 #[test]
 fn bases_stay_as_long_as_a_container_depends_on_them_and_go_with_it() {
     for quick in [false, true] {
-        let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 3, (5, 4));
+        let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 3, (5, 4));
         let last = snapshots.last().unwrap();
         for (session, ..) in &snapshots[..3] {
             forget(&store, *session).unwrap();
@@ -383,7 +382,7 @@ fn bases_stay_as_long_as_a_container_depends_on_them_and_go_with_it() {
 /// Prunes with bases in play, with a fault at some calls, then goes on without.
 #[test]
 fn a_prune_that_fails_or_dies_at_any_call_loses_no_base() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 9, (2, 3));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 9, (2, 3));
     forget(&store, snapshots[0].0).unwrap();
     let kept = &snapshots[1..];
     let run = |world: &World| -> Result<()> {
@@ -432,7 +431,7 @@ fn a_prune_that_fails_or_dies_at_any_call_loses_no_base() {
 
 #[test]
 fn what_a_damaged_or_missing_base_takes_along_is_named_file_by_file() {
-    let Versions { world, snapshots, store } = versions(SMALL_2, Way::Previous, 7, (4, 3));
+    let Versions { world, snapshots, store } = versions(SMALL, Way::Previous, 7, (4, 3));
     let first = snapshots[0].0;
     let names = container_names(&store);
     let base = Base { world: world.without_oracle(), snapshots };
@@ -475,7 +474,7 @@ impl BasePlaintexts for Forged {
     }
 }
 
-/// Bytes of a forged chunk: as many as a file of [`SMALL_2`] may have that is not cut.
+/// Bytes of a forged chunk: as many as a file of [`SMALL`] may have that is not cut.
 pub(super) const FORGED_LEN: usize = 250;
 
 /// Seals and publishes a container of one region of data with any bases.
@@ -517,7 +516,7 @@ pub(super) fn forge_chunk(
 
 #[test]
 fn a_reader_that_stays_open_reads_metadata_that_later_sessions_have_stored_against_each_other() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (3, 4));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 5, (3, 4));
     let (scratch, first) = (world.scratch(), snapshots[0].0);
     let listed = store.list_containers(&scratch).unwrap();
     let of_first = listed.retain(|_, id| id.session == first);
@@ -543,7 +542,7 @@ fn a_reader_that_stays_open_reads_metadata_that_later_sessions_have_stored_again
 
 #[test]
 fn regions_of_both_kinds_and_their_prefixes_are_compared_with_their_names_before_they_are_sealed() {
-    let Versions { store, .. } = versions(SMALL_2, Way::Previous, 3, (4, 3));
+    let Versions { store, .. } = versions(SMALL, Way::Previous, 3, (4, 3));
     let bases = bases_of(&store);
     let mut compared = BTreeMap::<bool, usize>::new();
     for name in container_names(&store) {
@@ -574,7 +573,7 @@ fn regions_of_both_kinds_and_their_prefixes_are_compared_with_their_names_before
 #[test]
 fn forged_bases_are_refused_with_a_sentence_before_anything_is_read() {
     let world = World::new(1).without_oracle();
-    let store = world.create(SMALL_2).unwrap();
+    let store = world.create(SMALL).unwrap();
     let session = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "host").unwrap());
     let id = |ordinal| RegionId { container: ContainerId { session: session.id, ordinal }, region: 0 };
     let forge = |ordinal, bases: &[RegionId], depth| forge(&store, &session, ordinal, (bases, depth));
@@ -634,7 +633,7 @@ fn format_of(world: &World, name: &str) -> FormatVersion {
 
 #[test]
 fn an_upgrade_that_fails_or_dies_at_any_call_leaves_a_repository_and_comes_to_its_end_when_run_again() {
-    let Versions { world, snapshots, .. } = versions(SMALL, Way::Previous, 2, (1, 2));
+    let Versions { world, snapshots, .. } = versions(SMALL_1, Way::Previous, 2, (1, 2));
     // The oracle knows no object whose bytes change.
     let world = world.without_oracle();
     let run = |world: &World| -> Result<bool> {
@@ -689,7 +688,7 @@ fn an_upgrade_that_fails_or_dies_at_any_call_leaves_a_repository_and_comes_to_it
 
 #[test]
 fn an_upgraded_repository_takes_bases_is_pruned_and_restores() {
-    let Versions { world, mut snapshots, .. } = versions(SMALL, Way::Previous, 6, (4, 1));
+    let Versions { world, mut snapshots, .. } = versions(SMALL_1, Way::Previous, 6, (4, 1));
     let config = read_file(&*world.repo(), Path::new("config"), 4096).unwrap();
     let unwatched = || world.without_oracle().open().unwrap();
     upgrade(&unwatched(), FormatVersion::V2, &world.scratch(), "host").unwrap();

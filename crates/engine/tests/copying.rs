@@ -14,7 +14,6 @@ use onefold_engine::collect::usage::{self, LiveChunk, Usage};
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
 use onefold_engine::container::{CompressedRegion, Packer, RegionChunk, Sealer};
 use onefold_engine::io::AlignedBuffer;
-use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::{ContainerKind, ContainerName};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::SessionKind;
@@ -396,7 +395,7 @@ pub(super) fn store_lie(world: &World, store: &Store, lie: usize) -> (Vec<Finger
     let region = CompressedRegion::new(chunks.collect(), Algorithm::None, stored, checksum);
     let mut packer = Packer::new(
         session.id,
-        (FormatVersion::V1, ContainerKind::Data),
+        (store.config.format, ContainerKind::Data),
         store.config.container_bytes,
         Compression::Off,
     );

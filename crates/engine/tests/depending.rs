@@ -25,7 +25,7 @@ use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::{ChunkKind, ContainerId, RegionId, SessionId};
 
 use crate::integration::bases::{
-    FORGED_LEN, Policy, SMALL_2, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
+    FORGED_LEN, Policy, Versions, Way, ask, edit_everywhere, forge, forge_chunk, similar_tree, versions,
 };
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::damage::{Base, Damage, lose_cache};
@@ -35,7 +35,7 @@ use crate::integration::quarantining::{bad, bytes_at};
 use crate::integration::rebuilding::rebuild;
 use crate::integration::support::hooked::Hooked;
 use crate::integration::support::{
-    Ask, CHEAP, Draw, Notes, PASSWORD, World, container_names, copy, directory_store, noise, stored_twice, tell,
+    Ask, CHEAP, Draw, Notes, PASSWORD, SMALL, World, container_names, copy, directory_store, noise, stored_twice, tell,
 };
 
 const KINDS: [ContainerKind; 2] = [ContainerKind::Data, ContainerKind::Metadata];
@@ -108,7 +108,7 @@ fn a_container_that_an_old_listing_hides_keeps_its_bases() {
         open(&objects, &world.host, Unlock::Password(PASSWORD)).unwrap()
     };
     let options =
-        CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments: SMALL_2 };
+        CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments: SMALL };
     create(&(Arc::clone(&objects) as Arc<dyn ObjectStore>), &world.host, &options).unwrap();
     let (store, collectors) = (client(objects.another_client()), client(objects.another_client()));
     let backed_up = world.backup(&store, &similar_tree(1, 3), &Ask::default()).unwrap().report.session;
@@ -130,7 +130,7 @@ fn a_container_that_an_old_listing_hides_keeps_its_bases() {
 
 /// A repository whose last version depends on the first ones, of which the snapshots are forgotten.
 fn with_forgotten_bases(seed: u64) -> (World, Store, (SessionId, Snapshot, MemTree)) {
-    let Versions { world, store, mut snapshots } = versions(SMALL_2, Way::Previous, seed, (4, 3));
+    let Versions { world, store, mut snapshots } = versions(SMALL, Way::Previous, seed, (4, 3));
     let last = snapshots.pop().unwrap();
     for (session, ..) in &snapshots {
         forget(&store, *session).unwrap();
@@ -215,7 +215,7 @@ fn assert_heals(world: &World, store: &Store, snapshots: &[(SessionId, Snapshot,
 
 #[test]
 fn what_depends_on_a_damaged_container_is_set_aside_with_it_and_later_backups_rely_on_neither() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 12, (5, 3));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 12, (5, 3));
     let base = Base { world: world.without_oracle(), snapshots };
     let Base { world, snapshots } = &base;
     let (mut taken_along, mut brought_back, mut hit) = (0, 0, 0);
@@ -269,7 +269,7 @@ enum Known {
 /// A container whose base is lost is as good as lost: nothing new refers to it, and its chunks are stored again.
 #[test]
 fn what_depends_on_a_lost_or_cut_container_is_named_and_stored_again_by_the_next_backup() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 31, (3, 3));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 31, (3, 3));
     let base = Base { world: world.without_oracle(), snapshots };
     let last = base.snapshots.last().unwrap();
     for kind in KINDS {
@@ -339,7 +339,7 @@ fn a_salvage_names_what_lacks_a_base(kind: ContainerKind) {
 #[test]
 fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refers_to_it() {
     let world = World::new(14);
-    let store = world.create(SMALL_2).unwrap();
+    let store = world.create(SMALL).unwrap();
     let first = world.backup(&store, &similar_tree(14, 3), &Ask::default()).unwrap().report.session;
     let base = RegionId { container: data_of(&store, first)[0].id, region: 0 };
     let slow = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "slow").unwrap());
@@ -390,7 +390,7 @@ fn a_container_of_a_fenced_session_that_comes_late_is_no_damage_and_nobody_refer
 #[test]
 fn a_node_in_a_late_container_of_metadata_that_lacks_a_base_is_stored_again() {
     let world = World::new(17);
-    let store = world.create(SMALL_2).unwrap();
+    let store = world.create(SMALL).unwrap();
     let first = world.backup(&store, &similar_tree(17, 3), &Ask::default()).unwrap().report.session;
     let base = RegionId { container: of_kind(&store, first, ContainerKind::Metadata)[0].id, region: 0 };
     let source = similar_tree(18, 1);
@@ -453,7 +453,7 @@ fn what_a_killed_backup_has_stored_is_found_again_after_a_prune() {
     for keeps_index in [true, false] {
         for part in 1..6_u64 {
             let world = World::new(15);
-            let store = world.create(SMALL_2).unwrap();
+            let store = world.create(SMALL).unwrap();
             // A prune fences others only if it has something to delete.
             let doomed = world.backup(&store, &similar_tree(150, 2), &Ask::default()).unwrap().report.session;
             forget(&store, doomed).unwrap();
@@ -507,7 +507,7 @@ fn assert_clean_but_for(world: &World, object: &str) {
 
 #[test]
 fn a_condemned_base_of_an_undecided_collection_goes_with_its_dependents_and_quick_prunes_run_again() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 16, (5, 3));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 16, (5, 3));
     let bases: BTreeSet<ContainerId> = container_names(&store).iter().flat_map(|name| bases_in(&store, name)).collect();
     let condemned: Vec<ContainerId> = bases.into_iter().take(2).collect();
     condemn((&world, &store), 1, &condemned);
@@ -582,7 +582,7 @@ const FILES: u64 = 3;
 impl History {
     fn new(seed: u64) -> Self {
         let world = World::new(seed).without_oracle();
-        world.create(SMALL_2).unwrap();
+        world.create(SMALL).unwrap();
         let base = Base { world, snapshots: Vec::new() };
         let source = similar_tree(20, FILES);
         let policy = seed.is_multiple_of(2).then(|| Policy::new(Way::Previous, seed));
@@ -731,7 +731,7 @@ fn in_any_history_each_snapshot_restores_or_what_it_has_lost_is_named() {
 /// A backup with bases is stopped at a call, and prunes run meanwhile: one that waits for it, or one that fences it.
 #[test]
 fn a_backup_with_bases_that_is_stopped_while_prunes_run_restores_and_so_does_everything_else() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 21, (3, 2));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 21, (3, 2));
     let source = copy(&snapshots[1].2);
     edit_everywhere(&source, 21, 3, 2);
     let back_up = |world: &World, store: &Store| {

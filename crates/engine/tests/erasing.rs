@@ -12,7 +12,7 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::types::{Fingerprint, SessionId};
 
-use crate::integration::bases::{Policy, SMALL_2, Way, ask, edit_everywhere, similar_tree};
+use crate::integration::bases::{Policy, Way, ask, edit_everywhere, similar_tree};
 use crate::integration::deriving::{exclusion, silent, storing};
 use crate::integration::manifests::reached;
 use crate::integration::pruning::{assert_clean, forget, request};
@@ -94,7 +94,7 @@ fn no_chunk_that_no_snapshot_needs_is_left_where_nothing_unused_may_stay() {
 /// Versions of a tree with a secret, each against the one before, that were rewritten without it. The originals are forgotten.
 fn left_out_among_bases(seed: u64) -> (World, Store, Vec<Snapshot>) {
     let world = World::new(seed).without_oracle();
-    let store = world.create(SMALL_2).unwrap();
+    let store = world.create(SMALL).unwrap();
     let policy = Policy::new(Way::Previous, seed);
     let source = similar_tree(seed, 4);
     source.put_file(Path::new("/s/name-of-the-secret"), SECRET);

@@ -14,7 +14,6 @@ use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
-use onefold_engine::object::FormatVersion;
 use onefold_engine::object::names::{ContainerKind, ObjectCopy, ObjectName};
 use onefold_engine::object::slot::encode_slot;
 use onefold_engine::object::store::Created;
@@ -47,7 +46,7 @@ impl Forger {
         let session = Session::begin(store, &Scratch::default(), SessionKind::Backup, "mallory").unwrap();
         let packer = Packer::new(
             session.id,
-            (FormatVersion::V1, ContainerKind::Metadata),
+            (store.config.format, ContainerKind::Metadata),
             store.config.container_bytes,
             Compression::Off,
         );
@@ -85,9 +84,8 @@ impl Forger {
     /// Stores a data chunk in a container of its own.
     fn data(&mut self, bytes: &[u8]) -> Fingerprint {
         let chunk = self.chunk(ChunkKind::Data, bytes, &[]);
-        let container_bytes = self.store.config.container_bytes;
-        let mut packer =
-            Packer::new(self.session.id, (FormatVersion::V1, ContainerKind::Data), container_bytes, Compression::Off);
+        let (format, container_bytes) = (self.store.config.format, self.store.config.container_bytes);
+        let mut packer = Packer::new(self.session.id, (format, ContainerKind::Data), container_bytes, Compression::Off);
         let mut region = Region::default();
         let fingerprint = chunk.chunk.fingerprint;
         region.push(chunk, bytes);

@@ -9,7 +9,7 @@ use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::io::{AlignedBuffer, Disk};
 use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName};
 use onefold_engine::object::store::Created;
-use onefold_engine::object::{FormatVersion, ObjectType, seal_small};
+use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::recipe::decode_hints;
 use onefold_engine::snapshot::collection::MovedContainer;
 use onefold_engine::snapshot::{CollectionBody, SessionKind, Snapshot};
@@ -63,7 +63,8 @@ impl Collector {
             for half in halves(&store, victim) {
                 let id = ContainerId { session: session.id, ordinal };
                 ordinal += 1;
-                let builder = ContainerBuilder { format: FormatVersion::V1, id, kind: victim.name.kind, regions: half };
+                let builder =
+                    ContainerBuilder { format: store.config.format, id, kind: victim.name.kind, regions: half };
                 let mut random = [0; 32];
                 store.host.random(&mut random).unwrap();
                 let (keys, repository) = (&store.keys, store.config.repository);

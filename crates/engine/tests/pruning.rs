@@ -14,7 +14,7 @@ use onefold_engine::error::Result;
 use onefold_engine::forget::Forgetting;
 use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
-use onefold_engine::object::names::{CollectionStep, ObjectName, Prefix};
+use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName, Prefix};
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::{CommitBody, CommitKind, ForgetBody, SessionKind};
@@ -27,7 +27,7 @@ use onefold_engine::types::{ContainerId, SessionId};
 
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::support::{
-    Ask, SMALL, World, change, container_names, containers, copy, noise, stored_twice, tell, tree,
+    Ask, SMALL, SMALL_1, World, change, container_names, containers, copy, noise, stored_twice, tell, tree,
 };
 
 /// A prune that waits for nobody and copies what frees anything.
@@ -668,20 +668,28 @@ fn copies_whose_names_a_failed_sync_has_lost_are_not_relied_upon() {
 
 #[test]
 fn a_container_that_cannot_be_read_stays_and_does_not_stop_a_prune() {
-    let pruned = Pruned::new(9);
-    let store = pruned.world.open().unwrap();
-    let whole = pruned.world.on(pruned.world.disk.fork());
-    let deleted = prune_all(&whole, &whole.open().unwrap()).unwrap().deleted_containers;
-    // A container of the forgotten snapshot.
-    let forgotten =
-        container_names(&store).into_iter().find(|name| !pruned.kept.iter().any(|(id, _)| *id == name.id.session));
-    let name = forgotten.unwrap();
-    pruned.world.disk.damage(format!("repo/{}", ObjectName::from(name)), |bytes| bytes.fill(7));
-    let report = prune_all(&pruned.world, &store).unwrap();
-    let [finding] = report.findings.as_slice() else { panic!("{report:?}") };
-    assert!(finding.contains(&name.to_string()), "{finding}");
-    assert!(container_names(&store).contains(&name));
-    assert!(0 < report.deleted_containers && report.deleted_containers < deleted, "{report:?}");
+    // In format 2 it may depend on any container of data, so that none of these is deleted.
+    for (adjustments, findings) in [(SMALL_1, 1), (SMALL, 2)] {
+        let case = format!("{:?}", adjustments.format);
+        let pruned = Pruned::of(9, adjustments, versions(), Copies::mostly_as_stored(Compression::Zstd(1)));
+        let store = pruned.world.open().unwrap();
+        let whole = pruned.world.on(pruned.world.disk.fork());
+        let deleted = prune_all(&whole, &whole.open().unwrap()).unwrap().deleted_containers;
+        // A container of the forgotten snapshot.
+        let before = container_names(&store);
+        let forgotten = before.iter().find(|name| !pruned.kept.iter().any(|(id, _)| *id == name.id.session));
+        let name = *forgotten.unwrap();
+        assert_eq!(name.kind, ContainerKind::Data, "{case}");
+        pruned.world.disk.damage(format!("repo/{}", ObjectName::from(name)), |bytes| bytes.fill(7));
+        let report = prune_all(&pruned.world, &store).unwrap();
+        assert_eq!(report.findings.len(), findings, "{case}: {report:?}");
+        assert!(report.findings.iter().all(|finding| finding.contains(&name.to_string())), "{case}: {report:?}");
+        let after = container_names(&store);
+        assert!(after.contains(&name), "{case}");
+        let is_deleted = |kind| before.iter().any(|name| name.kind == kind && !after.contains(name));
+        assert_eq!([ContainerKind::Data, ContainerKind::Metadata].map(is_deleted), [findings == 1, true], "{case}");
+        assert!(0 < report.deleted_containers && report.deleted_containers < deleted, "{case}: {report:?}");
+    }
 }
 
 #[test]

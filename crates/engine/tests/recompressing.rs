@@ -12,11 +12,11 @@ use onefold_engine::store::create::Adjustments;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{Fingerprint, SessionId};
 
-use crate::integration::bases::{SMALL_2, Versions, Way, stored_bytes, versions};
+use crate::integration::bases::{Versions, Way, stored_bytes, versions};
 use crate::integration::pruning::{
     Pruned, assert_clean, assert_restores, back_up_all, forget, request, try_crashes, try_errors,
 };
-use crate::integration::support::{Draw, SMALL, World, containers, copy, noise, tell};
+use crate::integration::support::{Draw, SMALL, SMALL_1, World, containers, copy, noise, tell};
 
 /// Regions long enough that a level matters.
 fn long_regions(adjustments: Adjustments) -> Adjustments {
@@ -130,7 +130,7 @@ impl Pruning {
 
 #[test]
 fn copies_are_as_short_as_their_level_makes_them_and_hold_the_same() {
-    for (adjustments, kept) in [(SMALL, vec![1, 3]), (SMALL_2, vec![1, 3]), (SMALL_2, vec![3])] {
+    for (adjustments, kept) in [(SMALL_1, vec![1, 3]), (SMALL, vec![1, 3]), (SMALL, vec![3])] {
         let case = format!("{:?}, {kept:?} kept", adjustments.format);
         let forgotten = Forgotten::new(long_regions(adjustments), texts(4, 60_000), &kept);
         let plain = forgotten.prune(Copies::mostly_as_stored(Compression::Zstd(1)), MaxUnused::Bytes(0));
@@ -179,7 +179,7 @@ fn copies_are_as_short_as_their_level_makes_them_and_hold_the_same() {
 
 #[test]
 fn what_does_not_get_shorter_is_copied_as_it_is() {
-    for adjustments in [SMALL, SMALL_2] {
+    for adjustments in [SMALL_1, SMALL] {
         let forgotten = Forgotten::new(long_regions(adjustments), texts(4, 60_000), &[1, 3]);
         for max_unused in [MaxUnused::Bytes(0), MaxUnused::Percent(1.0)] {
             // LZ4 makes text longer than level 1 does.
@@ -241,7 +241,7 @@ fn limits_of_copying_hold_and_a_quick_prune_copies_nothing() {
 
 #[test]
 fn what_depends_on_bases_is_compressed_again_without_them() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (5, 4));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 5, (5, 4));
     let (last, forgotten) = snapshots.split_last().unwrap();
     for (session, ..) in forgotten {
         forget(&store, *session).unwrap();
@@ -256,12 +256,12 @@ fn what_depends_on_bases_is_compressed_again_without_them() {
 
 #[test]
 fn an_error_at_any_call_while_copies_are_compressed_again_loses_nothing() {
-    try_errors(&Pruned::of(31, SMALL, texts(3, 15_000), Copies::recompressed(None)));
-    try_errors(&Pruned::of(32, SMALL_2, texts(3, 12_000), Copies::recompressed(None)));
+    try_errors(&Pruned::of(31, SMALL_1, texts(3, 15_000), Copies::recompressed(None)));
+    try_errors(&Pruned::of(32, SMALL, texts(3, 12_000), Copies::recompressed(None)));
 }
 
 #[test]
 fn a_crash_at_any_call_while_copies_are_compressed_again_loses_nothing() {
-    try_crashes(&Pruned::of(33, SMALL, texts(3, 15_000), Copies::recompressed(None)));
-    try_crashes(&Pruned::of(34, SMALL_2, texts(3, 12_000), Copies::recompressed(None)));
+    try_crashes(&Pruned::of(33, SMALL_1, texts(3, 15_000), Copies::recompressed(None)));
+    try_crashes(&Pruned::of(34, SMALL, texts(3, 12_000), Copies::recompressed(None)));
 }

@@ -15,6 +15,7 @@ use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
 use onefold_engine::repo::{Cache, RebuildRequest, rebuild_index};
 use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{SimDisk, SimHost};
@@ -25,7 +26,7 @@ use crate::integration::damage::lose_cache;
 use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, each_or_one, forget, request, versions};
 use crate::integration::support::hooked::Hooked;
 use crate::integration::support::{
-    Ask, Draw, Notes, PASSWORD, SMALL, World, back_up, copy, directory_store, noise, restore_to, tell,
+    Ask, Draw, Notes, PASSWORD, SMALL, SMALL_1, World, back_up, copy, directory_store, noise, restore_to, tell,
 };
 
 /// A repository of three snapshots, the first of which is forgotten.
@@ -51,21 +52,21 @@ fn small_versions() -> Vec<MemTree> {
 
 impl Repository {
     fn new(seed: u64) -> Self {
-        Self::of(seed, versions())
+        Self::of(SMALL, seed, versions())
     }
 
-    fn of(seed: u64, versions: Vec<MemTree>) -> Self {
+    fn of(adjustments: Adjustments, seed: u64, versions: Vec<MemTree>) -> Self {
         let world = World::with(SimDisk::new(), SimHost::new(seed));
-        let store = world.create(SMALL).unwrap();
+        let store = world.create(adjustments).unwrap();
         let sessions = back_up_all(&world, &store, &versions);
         forget(&store, sessions[0]).unwrap();
         Self { world, versions, sessions }
     }
 
-    /// A repository of format 2, in which later versions have regions that depend on those of earlier ones.
+    /// A repository in which later versions have regions that depend on those of earlier ones.
     fn with_bases(seed: u64, versions: Vec<MemTree>) -> Self {
         let world = World::with(SimDisk::new(), SimHost::new(seed));
-        let store = world.create(bases::SMALL_2).unwrap();
+        let store = world.create(SMALL).unwrap();
         let policy = Policy::new(Way::Previous, seed);
         let sessions = versions.iter().map(|version| {
             let made = world.backup(&store, version, &bases::ask(&policy)).unwrap().report.session;
@@ -404,7 +405,7 @@ fn operate(
 
 #[test]
 fn two_backups_two_prunes_a_check_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
-    interleave([Repository::new(2), Repository::of(5, small_versions())]);
+    interleave([Repository::of(SMALL_1, 2, versions()), Repository::of(SMALL_1, 5, small_versions())]);
 }
 
 #[test]

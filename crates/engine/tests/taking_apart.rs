@@ -6,10 +6,10 @@ use onefold_engine::store::create::Adjustments;
 use onefold_engine::testing::sim::Fault;
 use onefold_engine::{Error, Result};
 
-use crate::integration::bases::{SMALL_2, Versions, Way, depths, stored_bytes, versions};
+use crate::integration::bases::{Versions, Way, depths, stored_bytes, versions};
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_clean, assert_restores, forget, request};
-use crate::integration::support::{SMALL, World, tell};
+use crate::integration::support::{SMALL, SMALL_1, World, tell};
 
 /// Forgets all versions but the last and prunes. Returns the bytes before and after.
 fn shrink(adjustments: Adjustments) -> (u64, u64) {
@@ -37,7 +37,7 @@ fn shrink(adjustments: Adjustments) -> (u64, u64) {
         world.disk.calls() - calls,
         report.plan
     ));
-    if adjustments.format == SMALL_2.format {
+    if adjustments.format == SMALL.format {
         assert!(0 < report.plan.apart_containers && depths(&store).keys().all(|depth| *depth == 0));
     }
     (before, after)
@@ -45,8 +45,8 @@ fn shrink(adjustments: Adjustments) -> (u64, u64) {
 
 #[test]
 fn forgetting_most_versions_gives_back_what_it_would_without_bases() {
-    let (_, after_plain) = shrink(SMALL);
-    let (before, after) = shrink(SMALL_2);
+    let (_, after_plain) = shrink(SMALL_1);
+    let (before, after) = shrink(SMALL);
     let (freed, possible) = (before - after, before - after_plain);
     assert!(possible * 9 / 10 <= freed, "{freed} bytes freed of {possible}");
 }
@@ -54,7 +54,7 @@ fn forgetting_most_versions_gives_back_what_it_would_without_bases() {
 /// Prunes with a fault at some calls, while dependants are taken apart, then goes on without.
 #[test]
 fn a_prune_that_fails_or_dies_while_it_takes_dependants_apart_loses_nothing() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 11, (2, 3));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 11, (2, 3));
     let (last, forgotten) = snapshots.split_last().unwrap();
     for (session, ..) in forgotten {
         forget(&store, *session).unwrap();

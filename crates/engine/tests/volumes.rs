@@ -45,7 +45,7 @@ const VOLUMES: Adjustments = Adjustments {
     fixed_bytes: None,
     region_bytes: None,
     container_bytes: None,
-    format: FormatVersion::V1,
+    format: FormatVersion::V2,
     no_similarity: false,
 };
 

@@ -21,7 +21,7 @@ use onefold_engine::tree::{Content, TreeNode};
 use onefold_engine::types::{ContainerId, Fingerprint, SessionId};
 use onefold_engine::{Result, Silent};
 
-use crate::integration::bases::{SMALL_2, Versions, Way, forge, versions};
+use crate::integration::bases::{Versions, Way, forge, versions};
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::pruning::{forget, request};
 use crate::integration::support::{Ask, Draw, SMALL, World, back_up, container_names, noise};
@@ -597,7 +597,7 @@ fn dependencies(store: &Store) -> BTreeMap<(ContainerId, ContainerId), Regions> 
 
 #[test]
 fn the_containers_that_one_depends_on_and_those_that_depend_on_it_are_those_of_a_look_at_every_directory() {
-    let Versions { world, store, snapshots } = versions(SMALL_2, Way::Previous, 5, (16, 4));
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 5, (16, 4));
     // A quick prune copies nothing, so that bases of forgotten snapshots stay.
     snapshots[..3].iter().for_each(|(session, ..)| forget(&store, *session).unwrap());
     let pruned = prune(&store, &PruneRequest { quick: true, ..request(&world, &store) }, &Silent).unwrap();
@@ -629,7 +629,7 @@ fn the_containers_that_one_depends_on_and_those_that_depend_on_it_are_those_of_a
 #[test]
 fn of_many_dependents_the_first_ones_are_listed_and_all_are_counted() {
     let world = World::new(1);
-    let store = world.create(SMALL_2).unwrap();
+    let store = world.create(SMALL).unwrap();
     let session = Arc::new(Session::begin(&store, &world.scratch(), SessionKind::Backup, "host").unwrap());
     let holder = forge(&store, &session, 0, (&[], 0));
     let count = u32::try_from(RELATED_MAX).unwrap() + 3;

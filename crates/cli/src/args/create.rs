@@ -1,6 +1,7 @@
 //! Options of `init` and `upgrade`.
 
 use clap::{Args, ValueEnum};
+use onefold_engine::object::FormatVersion;
 
 use crate::args::key::KeyCostArgs;
 
@@ -37,9 +38,8 @@ pub(crate) struct InitArgs {
     /// Length of a container, from 64k to 64M [default: 4M]
     #[arg(long, value_name = "SIZE")]
     pub(crate) container_size: Option<String>,
-    /// Version of the format, 1 or 2. Version 2 compresses new data against similar data, and is not released yet. Earlier programs know
-    /// only 1
-    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2))]
+    /// Version of the format, 1 or 2. Version 2 compresses new data against similar data. Programs of version 0.1.0 read only version 1
+    #[arg(long, value_name = "VERSION", default_value_t = FormatVersion::default().number(), value_parser = clap::value_parser!(u16).range(1..=2))]
     pub(crate) format: u16,
     /// Never compress data against similar data of the repository; needs format 2
     #[arg(long)]
@@ -51,8 +51,7 @@ pub(crate) struct InitArgs {
 /// Options of `upgrade`.
 #[derive(Args, Debug)]
 pub(crate) struct UpgradeArgs {
-    /// Version that the repository gets. Version 2 compresses new data against similar data, and is not released yet. Earlier programs
-    /// refuse it
+    /// Version that the repository gets. Version 2 compresses new data against similar data. Programs of version 0.1.0 refuse it
     #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u16).range(2..=2))]
     pub(crate) format: u16,
 }

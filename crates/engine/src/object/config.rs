@@ -252,7 +252,7 @@ impl Config {
     /// Returns the default parameters for a new repository.
     pub(crate) fn with_defaults(repository: RepositoryId, created: Timestamp, clear_key: Option<MasterKey>) -> Self {
         Self {
-            format: FormatVersion::V1,
+            format: FormatVersion::default(),
             repository,
             created: Timestamp { nanoseconds: 0, ..created },
             chunking: Chunking::Gear(ChunkSizes::for_average(CHUNK_BYTES_DEFAULT)),

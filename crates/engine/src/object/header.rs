@@ -9,13 +9,13 @@ use crate::types::{RepositoryId, SessionId};
 pub const HEADER_LEN: usize = 128;
 /// First bytes of every object.
 pub(crate) const MAGIC: [u8; 4] = *b"1FLD";
-/// Version of the format of an object.
+/// Version of the format of an object. The default is that of a new repository.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum FormatVersion {
     /// The first.
-    #[default]
     V1,
     /// Regions may be compressed against earlier ones, and directories are shorter.
+    #[default]
     V2,
 }
 

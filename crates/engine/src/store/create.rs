@@ -63,7 +63,7 @@ pub struct Adjustments {
     pub region_bytes: Option<u32>,
     /// Bytes of a container.
     pub container_bytes: Option<u32>,
-    /// Version of the format; the first unless something else is asked for.
+    /// Version of the format.
     pub format: FormatVersion,
     /// Whether regions are never compressed against similar ones; needs format 2.
     pub no_similarity: bool,

@@ -144,7 +144,11 @@ fn chunker_vectors(out: &mut Vectors) {
 fn object_vectors(out: &mut Vectors) {
     let created = Timestamp { nanoseconds: 0, ..TIME };
     // Defaults may change, and these bytes may not.
-    let config = |key| Config { region_bytes: 256 << 10, ..Config::with_defaults(REPOSITORY(), created, key) };
+    let config = |key| Config {
+        format: FormatVersion::V1,
+        region_bytes: 256 << 10,
+        ..Config::with_defaults(REPOSITORY(), created, key)
+    };
     out.push(("config", config(None).encode(&keys())));
     let clear = Config { chunking: Chunking::Fixed { bytes: 4096 }, ..config(Some(MasterKey(counting(0)))) };
     out.push(("config_clear", clear.encode(&keys())));

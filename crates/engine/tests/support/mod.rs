@@ -54,9 +54,12 @@ pub(super) const SMALL: Adjustments = Adjustments {
     fixed_bytes: None,
     region_bytes: Some(8 << 10),
     container_bytes: Some(64 << 10),
-    format: FormatVersion::V1,
+    format: FormatVersion::V2,
     no_similarity: false,
 };
+
+/// The same in format 1.
+pub(super) const SMALL_1: Adjustments = Adjustments { format: FormatVersion::V1, ..SMALL };
 
 /// Listens, and keeps what it hears.
 #[derive(Debug, Default)]

@@ -83,7 +83,7 @@ impl Advised<'_> {
         if let Some((it, similar)) = self.predictions.iter().find_map(|it| Some((it, it.similar_bytes?))) {
             let [value, low, high] = [similar.value, similar.low, similar.high].map(|bytes| bytes / MIB);
             notes.push(format!(
-                "with similar data in format 2, {}: {value:.1} MiB, at least {low:.1}, at most {high:.1}; each path is a backup after \
+                "with similar data, {}: {value:.1} MiB, at least {low:.1}, at most {high:.1}; each path is a backup after \
                  the one before",
                 it.rule
             ));

@@ -14,16 +14,12 @@ use super::scan::RuleScan;
 use super::similar::Measured;
 use crate::counts::float;
 
-/// Bytes that a data container's two directories have for a chunk: docs/format.md, Containers.
-const DIRECTORY_BYTES: f64 = 36.0 + 4.0;
-/// Bytes for a region: its entries in both directories, and its tag.
-const REGION_ENTRY_BYTES: f64 = 13.0 + 13.0 + 16.0;
+/// Bytes that a data container's two directories have for a chunk in format 2, with lengths of two bytes: docs/format.md, Containers.
+const DIRECTORY_BYTES: f64 = 34.0 + 2.0;
+/// Bytes for a region in format 2, bases excepted: its entries in both directories, and its tag.
+const REGION_ENTRY_BYTES: f64 = 15.0 + 15.0 + 16.0;
 /// Further bytes of a container: header, trailer, heads and tags of the directories.
 const CONTAINER_FIXED_BYTES: f64 = 128.0 + 64.0 + 2.0 * (8.0 + 16.0);
-/// The same in format 2: lengths take two bytes instead of four.
-const DIRECTORY_2_BYTES: f64 = 34.0 + 2.0;
-/// The same for a region in format 2: depth and number of bases in addition.
-const REGION_2_ENTRY_BYTES: f64 = 15.0 + 15.0 + 16.0;
 /// Bytes of a base, and of a run of chunks in it, in both directories.
 const BASE_BYTES: (f64, f64) = (2.0 * 25.0, 2.0 * 4.0);
 /// Bytes of the sample of anchors for a byte of distinct chunks: seven for 64 KiB.
@@ -134,9 +130,9 @@ pub struct Prediction {
     pub compressed_share: Estimate,
     /// Different chunks of the whole.
     pub unique_chunks: f64,
-    /// Bytes of the repository.
+    /// Bytes of a repository of format 2 in which no region has bases.
     pub stored_bytes: Interval,
-    /// The same in format 2, where new chunks are compressed against similar ones; only of the default rule, if it was measured.
+    /// The same with new chunks compressed against similar ones; only of the default rule, if it was measured.
     pub similar_bytes: Option<Interval>,
     /// Part of them that is metadata: directories of containers, recipes, trees.
     pub overhead_bytes: f64,
@@ -190,8 +186,7 @@ impl Prediction {
             coverage.interval(deviation.hypot(SIMILAR_DEVIATION), |without, copies| {
                 let bytes = distinct(without, copies);
                 let content = bytes * compressed(without, copies) * similar.of_alone(without);
-                let chunks = bytes * chunks_per_byte;
-                content + overhead(bytes, content) + similar.overhead_bytes(chunks, bytes)
+                content + overhead(bytes, content) + similar.overhead_bytes(bytes)
             })
         });
         let unique_bytes = unique.value;
@@ -308,15 +303,12 @@ impl<'a> SimilarShare<'a> {
         self.similar.share(without) / alone.share().max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the bytes of directories that format 2 has in addition; less than none, if lengths save more than bases take.
-    fn overhead_bytes(&self, chunks: f64, bytes: f64) -> f64 {
+    /// Returns the bytes that bases take in directories.
+    fn overhead_bytes(&self, bytes: f64) -> f64 {
         let regions = bytes / float(REGION_BYTES as u64);
         let scale = regions / float(self.similar.regions).max(1.0);
         let (bases, runs) = self.similar.bases;
-        chunks * (DIRECTORY_2_BYTES - DIRECTORY_BYTES)
-            + regions * (REGION_2_ENTRY_BYTES - REGION_ENTRY_BYTES)
-            + (float(bases) * BASE_BYTES.0 + float(runs) * BASE_BYTES.1) * scale
-            + bytes * SAMPLE_SHARE
+        (float(bases) * BASE_BYTES.0 + float(runs) * BASE_BYTES.1) * scale
     }
 }
 
@@ -339,6 +331,7 @@ fn overhead_bytes(whole: &Whole, chunks: f64, unique_bytes: f64, compressed_byte
     chunks * DIRECTORY_BYTES
         + regions * REGION_ENTRY_BYTES
         + containers * CONTAINER_FIXED_BYTES
+        + unique_bytes * SAMPLE_SHARE
         + refs * REF_BYTES
         + float(whole.entries) * ENTRY_BYTES
 }

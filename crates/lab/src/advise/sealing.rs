@@ -48,7 +48,7 @@ impl Sealing {
         region.compress(compressor, compression);
         let id = ContainerId { session: SESSION, ordinal: 0 };
         let builder =
-            ContainerBuilder { format: FormatVersion::V1, id, kind: ContainerKind::Data, regions: vec![region] };
+            ContainerBuilder { format: FormatVersion::default(), id, kind: ContainerKind::Data, regions: vec![region] };
         let start = processor_time();
         let sealed = self.sealer.seal(keys, REPOSITORY, &builder, &[0; 32], AlignedBuffer::default())?;
         self.processor += processor_time().saturating_sub(start);

@@ -18,7 +18,7 @@ pub(crate) struct AdviseArgs {
     /// Number that chooses among the samples of this size
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Also estimate the size with similar data compressed against each other, as a repository of format 2 stores it
+    /// Also estimate the size with similar data compressed against each other, as a backup does; takes twice the time
     #[arg(long)]
     pub(crate) similarity: bool,
     /// Directory for the temporary file of --similarity, as large as the repository of the sample [default: the directory for

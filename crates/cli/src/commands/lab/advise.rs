@@ -153,9 +153,13 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole, shows_similar: b
         text::count(advised.threads as u64, "thread"),
         seconds(whole.read_seconds)
     ))?;
-    if shows_similar {
-        output.line(format!("\n{}", similar_line(scanned.similar.as_ref(), predictions)))?;
-    }
+    let similar = if shows_similar {
+        similar_line(scanned.similar.as_ref(), predictions)
+    } else {
+        "These are sizes without similar data, which a backup also compresses against each other: --similarity estimates it"
+            .to_owned()
+    };
+    output.line(format!("\n{similar}"))?;
     if let Some(recommendation) = advised.recommendation {
         output.line(format!("\nRecommended: {}, {}", recommendation.rule.options(), recommendation.reason))?;
         for otherwise in &recommendation.otherwise {
@@ -165,7 +169,7 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole, shows_similar: b
     Ok(())
 }
 
-/// Returns the estimate for a repository of format 2, or why there is none.
+/// Returns the estimate with similar data compressed against each other, or why there is none.
 fn similar_line(measured: Option<&Measured>, predictions: &[Prediction]) -> String {
     let Some(measured) = measured else {
         return "With similar data: a backup with this compression and --memory looks for none".to_owned();
@@ -181,7 +185,7 @@ fn similar_line(measured: Option<&Measured>, predictions: &[Prediction]) -> Stri
     let compared = if change < 0.0 { format!("{:.0}% more", -change) } else { format!("{change:.0}% less") };
     let part = if measured.is_cut_short { ", of which only a part was compressed so" } else { "" };
     format!(
-        "With similar data, format 2, {}: {} ({}), {compared}; each path is a backup after the one before{part}",
+        "With similar data, {}: {} ({}), {compared}; each path is a backup after the one before{part}",
         prediction.rule,
         bytes(similar.value),
         sizes(similar),

@@ -61,7 +61,7 @@ struct RuleAdvice {
     stored_bytes: u64,
     stored_bytes_low: u64,
     stored_bytes_high: u64,
-    /// The same in format 2, with similar data compressed against each other: of one rule, with `--similarity`.
+    /// The same with similar data compressed against each other: of one rule, with `--similarity`.
     #[serde(skip_serializing_if = "Option::is_none")]
     similar_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
