@@ -142,7 +142,7 @@ fn commands_that_are_to_come_say_so() {
         (&["mount", "/mnt"][..], "mount: not in this version"),
         (&["copy", "--from-repo", "x"], "copy: not in this version"),
         (&["rebuild-index"], "rebuild-index: `onefold repair index`"),
-        (&["migrate"], "migrate: not in this version"),
+        (&["migrate"], "migrate: `onefold upgrade --format 2` changes the format"),
         (&["self-update"], "self-update: not in this version"),
         (&["cache"], "cache: not in this version"),
     ] {

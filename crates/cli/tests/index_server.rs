@@ -1,6 +1,9 @@
 //! Backups with the entries of the index on a real server.
 
+use std::fs;
+
 use crate::fixture::{Fixture, contents, noise};
+use crate::similar::text;
 
 #[path = "../../backends/tests/servers/mariadb.rs"]
 mod mariadb;
@@ -14,6 +17,8 @@ use redis_cluster::RedisCluster;
 fn back_up(fixture: &Fixture, server: &str, cache: &str) -> (u64, i32, String) {
     let mut command = fixture.command(["backup", "--json", "--force", "source"]);
     command.env("ONEFOLD_INDEX_SERVER", server).env("ONEFOLD_CACHE_DIR", fixture.path(cache));
+    // Enough to look for similar regions.
+    command.env("ONEFOLD_MEMORY", "256M");
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let added = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -78,6 +83,28 @@ fn hosts_that_share_a_cluster_store_each_chunk_once_also_without_a_node() {
     fixture.run(["check", "--read-data"]).code(0);
     fixture.run(["restore", "latest:/source", "--target", "restored"]).code(0);
     assert_eq!(contents(&fixture.path("restored")), contents(&fixture.path("source")));
+}
+
+/// The host that stored a container had its base; the host that takes it from the server cannot know that the base is lost.
+#[test]
+fn a_host_takes_no_container_of_another_one_whose_base_is_lost() {
+    let cluster = RedisCluster::start();
+    let url = cluster.url();
+    let fixture = Fixture::new();
+    fixture.write("dump", &text(0));
+    assert_eq!(back_up(&fixture, &url, "one").1, 0);
+    let containers = || contents(&fixture.path("repository/containers"));
+    let len = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+    let (base, _) = containers().into_iter().max_by_key(|(_, bytes)| len(bytes)).unwrap();
+    fixture.write("dump", &text(1));
+    assert_eq!(back_up(&fixture, &url, "one").1, 0);
+    fs::remove_file(fixture.path("repository/containers").join(base)).unwrap();
+    for host in ["two", "one"] {
+        let (_, code, message) = back_up(&fixture, &url, host);
+        assert!(code == 3 && message.contains("lacks a base"), "{host}: code {code}, {message}");
+        fixture.run(["restore", "latest:/source", "--target", host]).code(0);
+        assert_eq!(contents(&fixture.path(host)), contents(&fixture.path("source")), "{host}");
+    }
 }
 
 #[test]

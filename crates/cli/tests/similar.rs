@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::fixture::{Fixture, contents};
 
 /// Lines of numbers, of which one in 80 is another in each version, the last one among them: every chunk of a version is new.
-fn text(version: u64) -> Vec<u8> {
+pub(crate) fn text(version: u64) -> Vec<u8> {
     let mut text = String::new();
     let mut state = 1u64;
     for line in 0..=130_000u64 {

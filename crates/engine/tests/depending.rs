@@ -30,6 +30,7 @@ use crate::integration::bases::{
 use crate::integration::condemned::{collect, condemn};
 use crate::integration::damage::{Base, Damage, lose_cache};
 use crate::integration::deriving::silent;
+use crate::integration::interrupting::Interrupting;
 use crate::integration::pruning::{assert_clean, assert_restores, findings, forget, request};
 use crate::integration::quarantining::{bad, bytes_at};
 use crate::integration::rebuilding::rebuild;
@@ -255,7 +256,7 @@ fn what_depends_on_a_damaged_container_is_set_aside_with_it_and_later_backups_re
     ));
 }
 
-/// What a host knows of the containers of a repository.
+/// Knowledge that a host has of the containers of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Known {
     /// Its index is from before the loss.
@@ -301,6 +302,35 @@ fn what_depends_on_a_lost_or_cut_container_is_named_and_stored_again_by_the_next
             }
         }
     }
+}
+
+/// A host was stopped at any moment while it learned the containers, and then a base is lost that it had not come to.
+#[test]
+fn an_index_that_was_stopped_while_it_learned_answers_for_no_container_before_its_bases() {
+    let Versions { world, store, snapshots } = versions(SMALL, Way::Previous, 31, (3, 3));
+    let base = Base { world: world.without_oracle(), snapshots };
+    let last = base.snapshots.last().unwrap();
+    let mut stopped = 0;
+    for kind in KINDS {
+        let dependent = dependent_of(&store, last.0, kind);
+        let holder = *bases_in(&store, &dependent).first().unwrap();
+        let holder = *container_names(&store).iter().find(|name| name.id == holder).unwrap();
+        for at in (1..).step_by(2) {
+            let world = lose_cache(&base.world);
+            let store = world.open().unwrap();
+            let monitor = Arc::new(Interrupting::at(at)) as Arc<dyn Monitor>;
+            let is_stopped = world.backup(&store, &last.2, &Ask { monitor, ..Ask::default() }).is_err();
+            stopped += u64::from(is_stopped);
+            world.repo().remove(&holder.path()).unwrap();
+            let session = world.backup(&store, &last.2, &Ask::default()).unwrap().report.session;
+            assert_restores(&world, &store, session, &last.2, &format!("{kind:?}, stopped at question {at}"));
+            if !is_stopped {
+                break;
+            }
+        }
+    }
+    assert!(10 < stopped, "{stopped}");
+    tell(&format!("{stopped} backups were stopped before a base was lost"));
 }
 
 const CUTS: [&Damage; 2] = [&Damage::Delete, &Damage::Truncate(200)];

@@ -15,9 +15,15 @@ use crate::integration::support::{Ask, SMALL, World, newest, noise};
 
 /// Interrupts at the numbered question, and counts them.
 #[derive(Debug)]
-struct Interrupting {
+pub(super) struct Interrupting {
     asked: AtomicU64,
     at: u64,
+}
+
+impl Interrupting {
+    pub(super) fn at(at: u64) -> Self {
+        Self { asked: AtomicU64::new(0), at }
+    }
 }
 
 impl Monitor for Interrupting {
@@ -37,7 +43,7 @@ fn a_restore_can_be_interrupted_at_every_region_and_every_chunk_of_a_file() {
     world.backup(&store, &source, &Ask::default()).unwrap();
     let snapshot = newest(&store).unwrap().unwrap().1;
     let run = |at: u64, verify: bool| {
-        let monitor = Arc::new(Interrupting { asked: AtomicU64::new(0), at });
+        let monitor = Arc::new(Interrupting::at(at));
         let target = MemTree::new();
         let request = RestoreRequest {
             tree: snapshot.tree,

@@ -72,7 +72,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("debug", "not in this version; `onefold cat` and `onefold list` show objects"),
     #[cfg(not(feature = "lab"))]
     ("lab", "this onefold was built without the laboratory; cargo's default features include it"),
-    ("migrate", "not in this version; there is one version of the format"),
+    ("migrate", "`onefold upgrade --format 2` changes the format"),
     ("mount", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
     ("rebuild-index", "`onefold repair index` rebuilds the index of this host"),
     ("self-update", "not in this version; install the new version as you installed this one"),

@@ -259,6 +259,11 @@ impl ContainerReader {
         self.directory.regions.get(region as usize).map_or_else(Bases::default, |entry| entry.bases.clone())
     }
 
+    /// Returns true if a region has bases.
+    pub(crate) fn has_bases(&self) -> bool {
+        self.directory.regions.iter().any(|region| region.bases.iter().next().is_some())
+    }
+
     /// Returns the container if all bases of its regions are in containers that are there.
     pub(crate) fn with_bases_in(self, is_there: &dyn Fn(ContainerId) -> bool) -> Result<Self> {
         for (number, region) in (0u32..).zip(&self.directory.regions) {

@@ -1,30 +1,23 @@
 //! Backup as a program does it: the host's index brought up to date, one session, and a fresh one after a fence.
 
-use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::backup::{self, BackupOptions, BackupReport};
-use crate::bitmap::Bitmap;
 use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
-use crate::container::{ContainerReader, DirectoryChunk};
-use crate::error::{Error, Result};
-use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexPreset, IndexState, Unit};
+use crate::error::Result;
+use crate::identify::{FilterState, Index, IndexOptions, IndexPreset, IndexState};
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;
 use crate::monitor::Monitor;
-use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::repo::cache::Cache;
+use crate::repo::learning::bring_up_to_date;
 use crate::repo::preset::remember_preset;
 use crate::repo::sessions::with_sessions;
 use crate::repo::similar::{SimilarIndexes, choices};
 use crate::snapshot::{Head, SessionKind};
-use crate::store::container_set::Containers;
-use crate::store::session::PUTS_MAX;
 use crate::store::{Session, Store};
-use crate::types::{Chunk, ContainerId};
 
 /// Everything that a backup needs besides the repository.
 #[derive(Debug)]
@@ -241,225 +234,4 @@ fn backup_once(
         Ok(report) => Ok(report),
         Err(error) => Err(session.abandon(error)),
     }
-}
-
-/// Makes the index know every live container, reading the directories of those it misses; returns those that may be
-/// referred to. A container whose directory cannot be read, or whose file has another length than it should have, is reported
-/// and is not referred to by anything new, nor is one that depends on it. Their chunks are stored again where they turn up.
-pub(crate) fn bring_up_to_date(
-    store: &Store,
-    index: &mut Index,
-    session: &Session,
-    monitor: &dyn Monitor,
-) -> Result<Containers> {
-    let live = &session.live;
-    let missing = index.attach_numbered(live.iter().map(|(number, id)| (number.0, id)));
-    let mut unreadable = find_cut(store, index, session, monitor)?;
-    forget_dependents(store, index, session, &mut unreadable, monitor)?;
-    let mut report = |name: &ContainerName, error: &Error| report_unreadable((store, session), name, error, monitor);
-    unreadable.extend(make_durable(index, session, monitor, &mut report)?);
-    let shared = take_shared(live, &missing, &unreadable, index)?;
-    let to_read =
-        live.retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
-    let listing = (&to_read, &session.listed);
-    record_directories(store, index, listing, &mut unreadable, (monitor, &mut report))?;
-    if unreadable.is_empty() {
-        return Ok(live.clone());
-    }
-    index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
-    Ok(live.retain(|_, id| !unreadable.contains(&id)))
-}
-
-/// Finds the containers that depend on one that the index knew and that is lost or damaged, and forgets them. The index would answer for
-/// their chunks, which cannot be read without their bases. Reads all directories, if there is such a container.
-fn forget_dependents(
-    store: &Store,
-    index: &mut Index,
-    session: &Session,
-    unreadable: &mut BTreeSet<ContainerId>,
-    monitor: &dyn Monitor,
-) -> Result<()> {
-    let mut vanished = index.vanished();
-    vanished.retain(|id| !session.listed.contains(*id));
-    if !vanished.is_empty() {
-        // What a collection has deleted is not lost: nothing that stays depends on it.
-        let absent = store.read_absent()?;
-        vanished.retain(|id| !absent.containers.contains(*id) && !absent.is_undecided(*id));
-    }
-    if !vanished.is_empty() || !unreadable.is_empty() {
-        let readable = session.live.retain(|_, id| !unreadable.contains(&id));
-        let found = store.lacking_among(&readable, &session.listed, unreadable, &mut || go_on(session, monitor));
-        let found = found.inspect_err(|_| {
-            // The next session must not take the index for complete.
-            let all: Vec<ContainerId> = readable.iter().map(|(_, id)| id).collect();
-            let _in_memory = index.forget(&all);
-        })?;
-        index.forget(&found.iter().map(|(name, _)| name.id).collect::<Vec<_>>())?;
-        for (name, error) in found {
-            report_unreadable((store, session), &name, &error, monitor)?;
-            unreadable.insert(name.id);
-        }
-    }
-    index.settle_vanished();
-    Ok(())
-}
-
-/// Shows a sign of life; fails if the session is to end.
-fn go_on(session: &Session, monitor: &dyn Monitor) -> Result<()> {
-    session.beat();
-    if monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) }
-}
-
-/// Reports a container that cannot be read. If a collection has fenced the session, that may be for what the collection has deleted: the
-/// session begins again.
-fn report_unreadable(
-    (store, session): (&Store, &Session),
-    name: &ContainerName,
-    error: &Error,
-    monitor: &dyn Monitor,
-) -> Result<()> {
-    if session.is_fenced() {
-        return Err(Error::Fenced { session: session.id });
-    }
-    monitor.failure(Path::new(&store.display(name)), error);
-    Ok(())
-}
-
-/// Takes a container that cannot be read, with the reason.
-pub(super) type Unreadable<'a> = &'a mut dyn FnMut(&ContainerName, &Error) -> Result<()>;
-
-/// Containers whose directories were read into an index.
-#[derive(Debug, Default)]
-pub(super) struct Recorded {
-    /// Containers recorded.
-    pub(super) containers: u64,
-    /// Chunks recorded, those that several containers hold counted in each.
-    pub(super) chunks: u64,
-}
-
-/// Makes the index know what the directories of durable containers list. Bases of their regions must be in containers that are `listed`
-/// and not `unreadable`. Adds the containers that cannot be relied upon to these, and reports them; the index may know some of them,
-/// and must forget them.
-pub(super) fn record_directories(
-    store: &Store,
-    index: &mut Index,
-    (containers, listed): (&Containers, &Containers),
-    unreadable: &mut BTreeSet<ContainerId>,
-    (monitor, report): (&dyn Monitor, Unreadable<'_>),
-) -> Result<Recorded> {
-    let interrupted = || if monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) };
-    let (mut recorded, before) = (Recorded::default(), unreadable.len());
-    for opened in store.open_containers(containers, containers.numbers()) {
-        interrupted()?;
-        let (name, opened) = opened?;
-        let is_there = |id| listed.contains(id) && !unreadable.contains(&id);
-        let opened = opened.and_then(|container| is_as_long_as_it_says(store, &name, container));
-        match opened.and_then(|container| container.with_bases_in(&is_there)) {
-            Ok(container) => {
-                let chunks: Vec<Chunk> = container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
-                index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
-                recorded.containers += 1;
-                recorded.chunks += chunks.len() as u64;
-            }
-            Err(error) => {
-                report(&name, &error)?;
-                unreadable.insert(name.id);
-            }
-        }
-        monitor.advance(0, 1);
-    }
-    if before < unreadable.len() {
-        // What was recorded before may depend on what was found unreadable after it.
-        let readable = containers.retain(|_, id| !unreadable.contains(&id));
-        for (name, error) in store.lacking_among(&readable, listed, unreadable, &mut || interrupted())? {
-            report(&name, &error)?;
-            unreadable.insert(name.id);
-            let chunks = store.open_container(&name).map_or(0, |container| container.directory.chunks.len());
-            recorded.containers = recorded.containers.saturating_sub(1);
-            recorded.chunks = recorded.chunks.saturating_sub(chunks as u64);
-        }
-    }
-    Ok(recorded)
-}
-
-/// Containers that a shared store is asked about in one call.
-const SHARED_PER_CALL: usize = 2_048;
-
-/// Takes the containers that other hosts have recorded in a store that this index shares with them. Returns their numbers.
-fn take_shared(
-    listed: &Containers,
-    missing: &Bitmap,
-    unreadable: &BTreeSet<ContainerId>,
-    index: &mut Index,
-) -> Result<Bitmap> {
-    let mut shared = Bitmap::default();
-    if !index.is_shared() {
-        return Ok(shared);
-    }
-    let mut numbers = listed.numbers().filter(|number| missing.contains(number.0)).peekable();
-    while numbers.peek().is_some() {
-        let (mut asked, mut containers) = (Vec::new(), Vec::new());
-        for number in numbers.by_ref().take(SHARED_PER_CALL) {
-            let (name, len) = listed.sized(number)?;
-            if !unreadable.contains(&name.id) {
-                asked.push(number);
-                containers.push((name.id, len));
-            }
-        }
-        let taken = index.take_shared(&containers)?;
-        asked.iter().zip(taken).filter(|(_, taken)| *taken).for_each(|(number, _)| shared.insert(number.0));
-    }
-    Ok(shared)
-}
-
-/// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container
-/// only once that is durable. Reports and returns those that cannot be read.
-fn make_durable(
-    index: &Index,
-    session: &Session,
-    monitor: &dyn Monitor,
-    report: Unreadable<'_>,
-) -> Result<BTreeSet<ContainerId>> {
-    let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
-    let mut unreadable = BTreeSet::new();
-    if in_doubt.is_empty() {
-        return Ok(unreadable);
-    }
-    monitor.note(&format!("{} containers of interrupted backups are written again", in_doubt.len()));
-    let mut names = in_doubt.names();
-    loop {
-        let batch: Vec<ContainerName> = names.by_ref().take(PUTS_MAX).collect::<Result<_>>()?;
-        if batch.is_empty() {
-            return Ok(unreadable);
-        }
-        for (name, error) in session.make_durable(&batch, &|| monitor.is_interrupted())? {
-            report(&name, &error)?;
-            unreadable.insert(name.id);
-        }
-    }
-}
-
-/// Reports and returns the containers whose files have another length than the index recorded. The index would answer for
-/// their chunks without opening them.
-fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Result<BTreeSet<ContainerId>> {
-    let mut cut = BTreeSet::new();
-    for number in session.live.numbers() {
-        let (name, len) = session.live.sized(number)?;
-        let Some(recorded) = index.stored_len(name.id).filter(|recorded| *recorded != len) else { continue };
-        let object = store.display(name);
-        monitor.failure(Path::new(&object), &wrong_length(&object, len, recorded));
-        cut.insert(name.id);
-    }
-    Ok(cut)
-}
-
-/// Refuses a container that ends too early, as an interrupted copy of a repository leaves them: its directory would promise
-/// chunks that are not there. What is there still is what a restore may take.
-fn is_as_long_as_it_says(store: &Store, name: &ContainerName, container: ContainerReader) -> Result<ContainerReader> {
-    let (len, wanted) = (store.container_len(name)?, container.stored_len());
-    if len == wanted { Ok(container) } else { Err(wrong_length(&store.display(name), len, wanted)) }
-}
-
-fn wrong_length(object: &str, len: u64, wanted: u64) -> Error {
-    Error::damaged(object, format!("is {len} bytes long instead of {wanted}"))
 }

@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::identify::{Identifier, Index, IndexOptions};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::ContainerName;
-use crate::repo::backup::{fitting_filter, record_directories};
+use crate::repo::backup::fitting_filter;
 use crate::repo::cache::Cache;
+use crate::repo::learning::record_directories;
 use crate::snapshot::CommitKind;
 use crate::store::Store;
 use crate::store::metadata::Scratch;
@@ -71,7 +72,7 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
         record_directories(store, &mut index, (&durable, &listed), &mut unreadable, (&**monitor, &mut report))?;
     index.forget(&unreadable.into_iter().collect::<Vec<_>>())?;
     if !found.is_empty() {
-        // What a collection has deleted since it was listed is no damage, nor is what lacks a base that went with it.
+        // Containers that a collection has deleted since they were listed are no damage, nor are those whose base went with them.
         let deleted = store.read_absent()?.containers;
         found.retain(|(name, error)| !error.is_missing_object() && !deleted.contains(name.id));
     }

@@ -4,6 +4,7 @@ pub mod backup;
 pub(crate) mod cache;
 pub mod derive;
 mod index;
+mod learning;
 pub(crate) mod location;
 pub(crate) mod long_id;
 mod preset;

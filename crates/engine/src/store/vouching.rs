@@ -5,7 +5,7 @@
 //! referred to only if a snapshot refers to it already, or if all of its bases are there for this session. From then on a
 //! collection finds it, and keeps them.
 //!
-//! Nor is a container referred to whose base is lost or damaged: what it holds is stored again.
+//! Containers whose base is lost or damaged are not referred to either: their chunks are stored again.
 
 use std::collections::BTreeSet;
 
@@ -58,26 +58,34 @@ impl Store {
             !of_session.1
         });
         let left = self.without_referred(&unvouched, commits)?;
-        let lacking = self.lacking_among(&left, live, &BTreeSet::new(), &mut || {
+        let mut lacking = Vec::new();
+        let mut take = |name: &ContainerName, _: &Error| {
+            lacking.push(name.id);
+            Ok(())
+        };
+        let mut go_on = || {
             go_on();
             Ok(())
-        })?;
-        Ok(lacking.into_iter().map(|(name, _)| name.id).collect())
+        };
+        self.lacking_among(&left, live, &BTreeSet::new(), &mut go_on, &mut take)?;
+        Ok(lacking.into_iter().collect())
     }
 
-    /// Returns those of some containers that lack a base, directly or over each other, and those that cannot be opened, with the reason.
-    /// Bases are there if their containers are `listed`, and not `lost` all the same. `go_on` is called for each container that is opened.
+    /// Calls `take` for those of some containers that lack a base, directly or over each other, and those that cannot be opened, with the
+    /// reason. Bases are there if their containers are `listed`, and not `lost` all the same. `go_on` is called for each container that is
+    /// opened.
     pub(crate) fn lacking_among(
         &self,
         among: &Containers,
         listed: &Containers,
         lost: &BTreeSet<ContainerId>,
         go_on: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Vec<(ContainerName, Error)>> {
-        let (mut lacking, mut found) = (Bitmap::default(), Vec::new());
+        take: &mut dyn FnMut(&ContainerName, &Error) -> Result<()>,
+    ) -> Result<()> {
+        let (mut lacking, mut alone) = (Bitmap::default(), Bitmap::default());
         loop {
-            let before = found.len();
-            let unknown = among.retain(|number, _| !lacking.contains(number.0));
+            let mut has_found = false;
+            let unknown = among.retain(|number, _| !lacking.contains(number.0) && !alone.contains(number.0));
             for (number, opened) in unknown.numbers().zip(self.open_containers(&unknown, unknown.numbers())) {
                 go_on()?;
                 let (name, opened) = opened?;
@@ -85,14 +93,19 @@ impl Store {
                     !lost.contains(&id)
                         && listed.find(id).is_some_and(|base: ContainerNumber| !lacking.contains(base.0))
                 };
-                if let Err(error) = opened.and_then(|container| container.with_bases_in(&is_there).map(drop)) {
-                    lacking.insert(number.0);
-                    found.push((name, error));
+                match opened.and_then(|container| container.with_bases_in(&is_there)) {
+                    Ok(container) if container.has_bases() => {}
+                    Ok(_) => alone.insert(number.0),
+                    Err(error) => {
+                        lacking.insert(number.0);
+                        has_found = true;
+                        take(&name, &error)?;
+                    }
                 }
             }
             // A container that lacks nothing itself may have a base in one that does, and that comes after it.
-            if found.len() == before {
-                return Ok(found);
+            if !has_found {
+                return Ok(());
             }
         }
     }

@@ -156,7 +156,7 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole, shows_similar: b
     let similar = if shows_similar {
         similar_line(scanned.similar.as_ref(), predictions)
     } else {
-        "These are sizes without similar data, which a backup also compresses against each other: --similarity estimates it"
+        "These are sizes of regions compressed alone. Backups can compress new data against similar data of earlier ones: --similarity estimates it"
             .to_owned()
     };
     output.line(format!("\n{similar}"))?;

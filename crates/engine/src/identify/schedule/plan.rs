@@ -250,7 +250,7 @@ pub(in crate::identify) fn uncached(
     parts
 }
 
-/// Adds records behind the last part until `wanted` are read that are not cached, as far as the cached ones between take less than a seek.
+/// Adds records behind the last part until `wanted` are read that are not cached, as long as all cached ones between take less than a seek.
 fn extend(
     parts: &mut Vec<(u64, u64)>,
     (wanted, log_end): (u64, u64),
@@ -258,11 +258,14 @@ fn extend(
     first_in: impl Fn(u64, u64) -> Option<(u64, u64)>,
 ) {
     let mut missing = wanted.saturating_sub(parts.iter().map(|(start, end)| end - start).sum());
+    let mut left = gap;
     while let Some(last) = parts.last_mut().filter(|_| missing != 0) {
         let from = end_of_cached(last.1, &first_in);
-        if log_end <= from || gap < from - last.1 {
+        let cached = from - last.1;
+        if log_end <= from || left < cached {
             return;
         }
+        left -= cached;
         let most = (from + missing).min(log_end);
         let to = first_in(from, most).map_or(most, |(first, _)| first);
         missing -= to - from;
