@@ -24,7 +24,7 @@ pub(in crate::identify) mod planner;
 pub(in crate::identify) mod pool;
 mod replay;
 pub(in crate::identify) mod rounds;
-mod shadow;
+pub(in crate::identify) mod shadow;
 pub(in crate::identify) mod trace;
 
 /// Occasion of a decision.

@@ -90,6 +90,8 @@ pub(super) const STRIDES: [Stride; 6] =
 
 /// Plans that are carried out beside the one in use.
 pub(super) const SHADOWS: usize = 10;
+/// Longest windows from which on there are such plans.
+pub(in crate::identify) const SHADOW_WINDOW_MIN: u32 = 4_096;
 
 /// Parts of a window before the hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,10 +179,14 @@ impl PlanLimits {
         out
     }
 
-    /// Returns the plans of shadows: with and without windows of each length, looked up at arrival or together.
-    pub(super) fn shadows(&self) -> [Plan; SHADOWS] {
+    /// Returns the plans of shadows: with and without windows of each length, looked up at arrival or together. There are none if windows
+    /// are short: the plans would differ little.
+    pub(super) fn shadows(&self) -> Vec<Plan> {
+        if self.window < SHADOW_WINDOW_MIN {
+            return Vec::new();
+        }
         let (all, each) = (u32::MAX, Stride::Chunks(1));
-        [
+        let plans: [Plan; SHADOWS] = [
             self.initial(),
             self.plan(all, EACH_RUN, Shape::Forward, 204),
             self.plan(all, EACH_RUN, Shape::Forward, 16_320),
@@ -191,7 +197,8 @@ impl PlanLimits {
             self.plan(1, each, Shape::Forward, 16_320),
             self.plan(1, each, Shape::Both, 16_320),
             self.plan(1, each, Shape::Both, 65_280),
-        ]
+        ];
+        plans.into()
     }
 
     /// Returns plans that differ in kind: each is the best for some stream and device.
@@ -354,7 +361,11 @@ mod tests {
             Some((within.0.max(from), within.1))
         };
         let disk = device(83, 83);
-        assert_eq!(uncached((50, 950), 1 << 20, &disk, first_in), [(50, 2_220)], "50 + 600 + 30 + 120 are missing");
+        assert_eq!(
+            uncached((50, 950), 1 << 20, &disk, first_in),
+            [(50, 2_120)],
+            "50 of 900 are left out: 30 and 20 behind"
+        );
         assert_eq!(uncached((50, 950), 2_050, &disk, first_in), [(50, 2_030)], "the log ends");
         let up_to_cached = uncached((79_000, 82_000), 1 << 20, &disk, first_in);
         assert_eq!(up_to_cached, [(79_000, 80_000)], "what is cached behind it takes more than a seek");

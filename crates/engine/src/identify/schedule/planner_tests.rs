@@ -34,6 +34,8 @@ fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
 
 /// Passes a stream of positions to a planner, 4,096 chunks at a time; returns the plan.
 fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) -> Plan {
+    // The index spends no more than a shadow does.
+    let situation = &Situation { chunks: 1 << 40, ..*situation };
     let mut planner = Planner::new(&situation.limits, None, 0, None);
     let mut trace = Trace::default();
     for (sequence, position) in (0..).zip(positions) {

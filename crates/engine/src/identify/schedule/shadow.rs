@@ -17,7 +17,7 @@ const RANGES_MAX: usize = 256;
 /// Runs of waiting chunks from which on a shadow looks them up, as if as many more shared the reads as may wait.
 const WAITING_RUNS_MAX: usize = 512;
 /// Chunks of the stream after which what was spent before counts half.
-const HALF_LIFE: f64 = 65_536.0;
+const HALF_LIFE: f64 = 16_384.0;
 /// Factor by which another shadow must have spent less to lead.
 const LEAD: f64 = 0.9;
 /// How many times as much as the leader the index must have spent to follow it, and how many times as much it may have spent to choose
@@ -25,7 +25,7 @@ const LEAD: f64 = 0.9;
 const BEHIND: f64 = 1.3;
 const ABREAST: f64 = 1.03;
 /// Memory of the shadows of a planner. A run of the stream may be divided where the cache begins and ends.
-pub(super) const SHADOWS_BYTES: usize =
+pub(in crate::identify) const SHADOWS_BYTES: usize =
     SHADOWS * (coverage_bytes(RANGES_MAX) + 2 * WAITING_RUNS_MAX * size_of::<TraceRun>());
 
 /// Seconds that were spent on the stream, of which the newer part counts more.
@@ -106,7 +106,7 @@ pub(super) struct Shadows {
 impl Shadows {
     /// Starts with the shadows of a session, which may take no time yet.
     pub(super) fn new(limits: &PlanLimits) -> Self {
-        let all = limits.shadows().map(Shadow::new).into();
+        let all = limits.shadows().into_iter().map(Shadow::new).collect();
         Self { all, leader: 0, spending: Spending::default(), is_behind: false, credit: 0.0 }
     }
 
@@ -125,7 +125,7 @@ impl Shadows {
         (log_end, cache_records): (u64, u64),
         visit: f64,
     ) {
-        if self.credit <= 0.0 {
+        if self.credit <= 0.0 || self.all.is_empty() {
             return;
         }
         for shadow in &mut self.all {
