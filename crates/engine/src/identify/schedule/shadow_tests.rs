@@ -63,7 +63,8 @@ fn a_shadow_pays_for_a_long_window_once_however_short_the_traces_are() {
     let mut kept = Spending::default();
     traces.iter().for_each(|trace| kept.add(whole / traces.len() as f64, trace.arrivals));
     let ratio = shadow.spending.rate() / kept.rate();
-    assert!((0.9..1.1).contains(&ratio), "{ratio} of what the plan takes for the whole stream");
+    // The newest window counts more or less, depending on where the stream ends in it.
+    assert!((0.75..1.25).contains(&ratio), "{ratio} of what the plan takes for the whole stream");
     assert!(3.0 * whole < alone, "{whole} and {alone}");
 }
 
