@@ -102,8 +102,9 @@ fn a_host_takes_no_container_of_another_one_whose_base_is_lost() {
     for host in ["two", "one"] {
         let (_, code, message) = back_up(&fixture, &url, host);
         assert!(code == 3 && message.contains("lacks a base"), "{host}: code {code}, {message}");
-        fixture.run(["restore", "latest:/source", "--target", host]).code(0);
-        assert_eq!(contents(&fixture.path(host)), contents(&fixture.path("source")), "{host}");
+        let target = format!("restored-by-{host}");
+        fixture.run(["restore", "latest:/source", "--target", &target]).code(0);
+        assert_eq!(contents(&fixture.path(&target)), contents(&fixture.path("source")), "{host}");
     }
 }
 
