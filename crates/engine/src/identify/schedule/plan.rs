@@ -259,7 +259,7 @@ pub(in crate::identify) fn uncached(
 
 /// Adds records behind the last part until `wanted` are read that are not cached, as long as all cached ones between take less than a seek.
 fn extend(
-    parts: &mut Vec<(u64, u64)>,
+    parts: &mut [(u64, u64)],
     (wanted, log_end): (u64, u64),
     gap: u64,
     first_in: impl Fn(u64, u64) -> Option<(u64, u64)>,

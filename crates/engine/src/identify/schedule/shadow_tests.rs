@@ -61,7 +61,9 @@ fn a_shadow_pays_for_a_long_window_once_however_short_the_traces_are() {
     }
     let whole = replay(plan, &traces, &empty, &costs(), (&LIMITS, LOG_END, f64::INFINITY)).seconds;
     let mut kept = Spending::default();
-    traces.iter().for_each(|trace| kept.add(whole / traces.len() as f64, trace.arrivals));
+    for trace in &traces {
+        kept.add(whole / traces.len() as f64, trace.arrivals);
+    }
     let ratio = shadow.spending.rate() / kept.rate();
     // The newest window counts more or less, depending on where the stream ends in it.
     assert!((0.75..1.25).contains(&ratio), "{ratio} of what the plan takes for the whole stream");
@@ -92,7 +94,9 @@ fn the_best_shadow_is_followed_from_much_more_spent_until_hardly_more() {
 fn long_windows_lead_in_long_runs_and_none_in_single_duplicates() {
     let leader = |len, count| {
         let mut shadows = Shadows::new(&LIMITS);
-        traces(runs(len, count)).iter().for_each(|trace| follow(&mut shadows, trace, 100.0));
+        for trace in &traces(runs(len, count)) {
+            follow(&mut shadows, trace, 100.0);
+        }
         shadows.to_follow().unwrap()
     };
     let of_long_runs = leader(50_000, 20);
