@@ -9,9 +9,7 @@ use crate::identify::locality::arrival_log::{COPY_BYTES, LOG_PAGE_RECORDS, LogRe
 use crate::identify::locality::frame::FRAME_BYTES;
 use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
 use crate::identify::schedule::adaptive::POOLS_PENDING;
-use crate::identify::schedule::plan::SHADOW_WINDOW_MIN;
-use crate::identify::schedule::planner::PLANNING_BYTES;
-use crate::identify::schedule::shadow::SHADOWS_BYTES;
+use crate::identify::schedule::planner::planning_bytes;
 use crate::identify::segmenting::Segmenting;
 use crate::kv::{
     BATCH_PAGES_MAX, BucketReads, Entry, MemorySpec, OpenStore, PAGE_BYTES, RunOrder, TableSpec, merge_buffer_bytes,
@@ -426,11 +424,9 @@ impl IndexOptions {
         let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
         let cache = self.cache_bytes.max(BLOCK_BYTES);
         let filter = self.filter_bytes_max.max(self.filter_bytes);
-        let (of_pending, planning) =
-            if self.schedule.plans() { (PENDING_BYTES + LOOKUP_BYTES, PLANNING_BYTES) } else { (PENDING_BYTES, 0) };
-        let has_shadows = self.schedule.plans() && SHADOW_WINDOW_MIN <= self.window.max();
-        let planning = planning + if has_shadows { SHADOWS_BYTES } else { 0 };
-        let pending = self.pending_max * of_pending;
+        let of_plans = (LOOKUP_BYTES, planning_bytes(self.window.max()));
+        let (of_pending, planning) = if self.schedule.plans() { of_plans } else { (0, 0) };
+        let pending = self.pending_max * (PENDING_BYTES + of_pending);
         let store = match &self.store {
             StoreKind::Table => self.table().memory_bytes_max() + TABLE_BUFFER_BYTES,
             StoreKind::Memory { bytes } => MemorySpec { bytes: *bytes }.memory_bytes(),

@@ -9,9 +9,9 @@
 
 use crate::identify::schedule::cost::{CHUNK_SECONDS, LookupCosts};
 use crate::identify::schedule::coverage::{COVERAGE_BYTES, Coverage};
-use crate::identify::schedule::plan::{Plan, PlanLimits};
+use crate::identify::schedule::plan::{Plan, PlanLimits, SHADOW_WINDOW_MIN};
 use crate::identify::schedule::replay::{Replayed, replay};
-use crate::identify::schedule::shadow::Shadows;
+use crate::identify::schedule::shadow::{SHADOWS_BYTES, Shadows};
 use crate::identify::schedule::trace::{StreamShape, TRACE_BYTES, Trace, TraceRun};
 
 /// Chunks of the stream after which a planner may decide again.
@@ -46,8 +46,13 @@ const STEPS_MAX: usize = 6;
 
 /// Memory of planning: the traces, the one that is being recorded among them; what a replay takes of them, waiting chunks twice;
 /// and the ranges of the cache, before and in a replay. Shadows take more.
-pub(in crate::identify) const PLANNING_BYTES: usize =
+const PLANNING_BYTES: usize =
     (TRACES + 2) * TRACE_BYTES + 3 * RECENT_RUNS_MAX * size_of::<TraceRun>() + 2 * COVERAGE_BYTES;
+
+/// Returns the memory of planning, if windows have at most so many records.
+pub(in crate::identify) fn planning_bytes(window: u32) -> usize {
+    PLANNING_BYTES + if SHADOW_WINDOW_MIN <= window { SHADOWS_BYTES } else { 0 }
+}
 
 /// Chooses plans by what they would have cost on the recent stream.
 #[derive(Debug)]

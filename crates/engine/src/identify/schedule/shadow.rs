@@ -17,7 +17,7 @@ const RANGES_MAX: usize = 256;
 /// Runs of waiting chunks from which on a shadow looks them up, as if as many more shared the reads as may wait.
 const WAITING_RUNS_MAX: usize = 512;
 /// Chunks of the stream after which what was spent before counts half.
-const HALF_LIFE: f64 = 16_384.0;
+const HALVED_AFTER: f64 = 16_384.0;
 /// Factor by which another shadow must have spent less to lead.
 const LEAD: f64 = 0.9;
 /// How many times as much as the leader the index must have spent to follow it, and how many times as much it may have spent to choose
@@ -37,7 +37,7 @@ struct Spending {
 
 impl Spending {
     fn add(&mut self, seconds: f64, chunks: u64) {
-        let kept = HALF_LIFE / (HALF_LIFE + chunks as f64);
+        let kept = HALVED_AFTER / (HALVED_AFTER + chunks as f64);
         self.seconds = self.seconds * kept + seconds;
         self.chunks = self.chunks * kept + chunks as f64;
     }
