@@ -264,15 +264,15 @@ impl ContainerReader {
         self.directory.regions.iter().any(|region| region.bases.iter().next().is_some())
     }
 
-    /// Returns the container if all bases of its regions are in containers that are there.
-    pub(crate) fn with_bases_in(self, is_there: &dyn Fn(ContainerId) -> bool) -> Result<Self> {
+    /// Fails if a base of its regions is in a container that is not there.
+    pub(crate) fn expect_bases_in(&self, is_there: &dyn Fn(ContainerId) -> bool) -> Result<()> {
         for (number, region) in (0u32..).zip(&self.directory.regions) {
             if let Some(base) = region.bases.iter().find(|base| !is_there(base.container)) {
                 let problem = format!("lacks a base: container {} is lost or damaged", base.container);
                 return Err(self.wrong_region(number, &problem));
             }
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Returns true if nothing may be compressed against its regions because they look like some: it has no samples though its format has, as

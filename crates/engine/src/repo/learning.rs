@@ -10,7 +10,6 @@ use crate::container::{ContainerReader, DirectoryChunk};
 use crate::error::{Error, Result};
 use crate::identify::{Identifier, Index, Unit};
 use crate::monitor::Monitor;
-use crate::object::FormatVersion;
 use crate::object::names::ContainerName;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::session::PUTS_MAX;
@@ -29,19 +28,23 @@ pub(crate) fn bring_up_to_date(
     let live = &session.live;
     let missing = index.attach_numbered(live.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = BTreeSet::new();
-    let outcome = learn(store, index, (session, &missing), &mut unreadable, monitor);
-    let is_settled = unreadable.is_empty() && index.vanished().is_empty();
-    if outcome.is_err() && !is_settled {
-        // The next session must not rely on containers whose bases this one has not looked for.
-        let all: Vec<ContainerId> = live.iter().map(|(_, id)| id).collect();
-        let _in_memory = index.forget(&all);
+    if let Err(error) = learn(store, index, (session, &missing), &mut unreadable, monitor) {
+        if !unreadable.is_empty() || !index.vanished().is_empty() {
+            // The next session must not rely on containers whose bases this one has not looked for.
+            forget_all(index, live);
+        }
+        return Err(error);
     }
-    outcome?;
     if unreadable.is_empty() {
         return Ok(live.clone());
     }
     index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
     Ok(live.retain(|_, id| !unreadable.contains(&id)))
+}
+
+/// Lets the index forget containers after an error, which counts more than one of forgetting: that changes memory alone.
+fn forget_all(index: &mut Index, containers: &Containers) {
+    let _in_memory = index.forget(&containers.iter().map(|(_, id)| id).collect::<Vec<_>>());
 }
 
 /// Makes the index know the `missing` ones of the live containers. Adds those that cannot be relied upon to `unreadable`, and reports them.
@@ -62,21 +65,23 @@ fn learn(
     let found = unreadable.len();
     let mut report = |name: &ContainerName, error: &Error| report_unreadable((store, session), name, error, monitor);
     unreadable.extend(make_durable(index, session, monitor, &mut report)?);
-    let shared = take_shared(live, missing, unreadable, index)?;
-    let to_read =
-        live.retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
+    // Other hosts recorded these when their bases were there. Before this one looks for them, nothing of the index may become durable.
+    let asked = live.retain(|number, id| missing.contains(number.0) && !unreadable.contains(&id));
+    let shared = take_shared(&asked, index).and_then(|shared| {
+        let taken = asked.retain(|number, _| shared.contains(number.0));
+        find_dependents((store, session), &taken, unreadable, monitor).map(|()| shared)
+    });
+    let shared = shared.inspect_err(|_| forget_all(index, &asked))?;
+    let to_read = asked.retain(|number, id| !shared.contains(number.0) && !unreadable.contains(&id));
     record_directories(store, index, (&to_read, &session.listed), unreadable, (monitor, &mut report))?;
-    // Other hosts recorded the shared ones when their bases were there.
-    let of_others = live.retain(|number, _| shared.contains(number.0));
-    let unsure = if found < unreadable.len() { live } else { &of_others };
-    find_dependents((store, session), unsure, unreadable, monitor)
+    if found < unreadable.len() { find_dependents((store, session), live, unreadable, monitor) } else { Ok(()) }
 }
 
 /// Returns true if containers are gone that the index knew, and that no collection has deleted: nothing that stays depends on what one has.
 fn has_lost_containers(store: &Store, index: &Index, session: &Session) -> Result<bool> {
     let mut vanished = index.vanished();
     vanished.retain(|id| !session.listed.contains(*id));
-    if vanished.is_empty() {
+    if vanished.is_empty() || !session.may_have_bases {
         return Ok(false);
     }
     let absent = store.read_absent()?;
@@ -84,14 +89,14 @@ fn has_lost_containers(store: &Store, index: &Index, session: &Session) -> Resul
 }
 
 /// Adds those of some containers to the unreadable ones that depend on one that is lost or unreadable, and reports them: their chunks cannot
-/// be read. Reads all of their directories, unless the format has no bases.
+/// be read. Reads all of their directories, unless no region may have bases.
 fn find_dependents(
     (store, session): (&Store, &Session),
     among: &Containers,
     unreadable: &mut BTreeSet<ContainerId>,
     monitor: &dyn Monitor,
 ) -> Result<()> {
-    if store.config.format == FormatVersion::V1 {
+    if !session.may_have_bases || among.is_empty() {
         return Ok(());
     }
     let readable = among.retain(|_, id| !unreadable.contains(&id));
@@ -149,44 +154,40 @@ pub(super) fn record_directories(
     (monitor, report): (&dyn Monitor, Unreadable<'_>),
 ) -> Result<Recorded> {
     let interrupted = || if monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) };
-    let (mut recorded, mut waiting) = (Recorded::default(), Bitmap::default());
-    for (number, opened) in containers.numbers().zip(store.open_containers(containers, containers.numbers())) {
-        interrupted()?;
-        let (name, opened) = opened?;
-        match opened.and_then(|container| is_as_long_as_it_says(store, &name, container)) {
-            Ok(container) if container.has_bases() => waiting.insert(number.0),
-            Ok(container) => recorded.add(index, &name, &container)?,
-            Err(error) => {
-                report(&name, &error)?;
-                unreadable.insert(name.id);
-            }
-        }
-        monitor.advance(0, 1);
+    let (mut recorded, mut unrecorded) = (Recorded::default(), Bitmap::default());
+    for number in containers.numbers() {
+        unrecorded.insert(number.0);
     }
     loop {
-        let left = containers.retain(|number, _| waiting.contains(number.0));
-        let mut lacking = Vec::new();
+        let left = containers.retain(|number, _| unrecorded.contains(number.0));
+        let mut waiting = 0;
         for (number, opened) in left.numbers().zip(store.open_containers(&left, left.numbers())) {
             interrupted()?;
             let (name, opened) = opened?;
             let is_there = |id| {
                 !unreadable.contains(&id)
-                    && listed.find(id).is_some_and(|base: ContainerNumber| !waiting.contains(base.0))
+                    && listed.find(id).is_some_and(|base: ContainerNumber| !unrecorded.contains(base.0))
             };
-            match opened.and_then(|container| container.with_bases_in(&is_there)) {
-                Ok(container) => {
-                    recorded.add(index, &name, &container)?;
-                    waiting.remove(number.0);
+            match opened.and_then(|container| is_as_long_as_it_says(store, &name, container)) {
+                Ok(container) if container.expect_bases_in(&is_there).is_err() => {
+                    waiting += 1;
+                    continue;
                 }
-                Err(_) => lacking.push(number),
+                Ok(container) => recorded.add(index, &name, &container)?,
+                Err(error) => {
+                    report(&name, &error)?;
+                    unreadable.insert(name.id);
+                }
             }
+            unrecorded.remove(number.0);
+            monitor.advance(0, 1);
         }
-        if lacking.len() == left.len() {
+        if waiting == 0 || waiting == left.len() {
             break;
         }
     }
     // Containers are left that lack a base, directly or over each other.
-    let left = containers.retain(|number, _| waiting.contains(number.0));
+    let left = containers.retain(|number, _| unrecorded.contains(number.0));
     let mut found = Vec::new();
     let mut take = |name: &ContainerName, error: &Error| {
         found.push(name.id);
@@ -210,29 +211,22 @@ impl Recorded {
 /// Containers that a shared store is asked about in one call.
 const SHARED_PER_CALL: usize = 2_048;
 
-/// Takes the containers that other hosts have recorded in a store that this index shares with them. Returns their numbers.
-fn take_shared(
-    listed: &Containers,
-    missing: &Bitmap,
-    unreadable: &BTreeSet<ContainerId>,
-    index: &mut Index,
-) -> Result<Bitmap> {
+/// Takes those of some containers that other hosts have recorded in a store that this index shares with them. Returns their numbers.
+fn take_shared(asked: &Containers, index: &mut Index) -> Result<Bitmap> {
     let mut shared = Bitmap::default();
     if !index.is_shared() {
         return Ok(shared);
     }
-    let mut numbers = listed.numbers().filter(|number| missing.contains(number.0)).peekable();
+    let mut numbers = asked.numbers().peekable();
     while numbers.peek().is_some() {
-        let (mut asked, mut containers) = (Vec::new(), Vec::new());
+        let (mut of_call, mut containers) = (Vec::new(), Vec::new());
         for number in numbers.by_ref().take(SHARED_PER_CALL) {
-            let (name, len) = listed.sized(number)?;
-            if !unreadable.contains(&name.id) {
-                asked.push(number);
-                containers.push((name.id, len));
-            }
+            let (name, len) = asked.sized(number)?;
+            of_call.push(number);
+            containers.push((name.id, len));
         }
         let taken = index.take_shared(&containers)?;
-        asked.iter().zip(taken).filter(|(_, taken)| *taken).for_each(|(number, _)| shared.insert(number.0));
+        of_call.iter().zip(taken).filter(|(_, taken)| *taken).for_each(|(number, _)| shared.insert(number.0));
     }
     Ok(shared)
 }

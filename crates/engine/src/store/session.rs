@@ -37,6 +37,8 @@ pub struct Session {
     pub(crate) live: Containers,
     /// All containers that exist.
     pub(crate) listed: Containers,
+    /// True if regions may have bases.
+    pub(crate) may_have_bases: bool,
     /// Sessions of those of `live` whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
     /// Commits that no other commit has seen when the session began.
@@ -103,6 +105,7 @@ impl Session {
             id,
             live: Containers::default(),
             listed: Containers::default(),
+            may_have_bases: false,
             in_doubt: BTreeSet::new(),
             heads: Vec::new(),
             is_condemning: false,
@@ -122,6 +125,7 @@ impl Session {
         self.live = absent.live(&self.listed);
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
+        self.may_have_bases = commits.may_have_bases(self.store.config.format);
         self.in_doubt = commits.in_doubt(&self.live);
         self.live = self.store.without_lacking(std::mem::take(&mut self.live), &commits, &mut || self.beat())?;
         self.heads = commits.heads();

@@ -93,9 +93,13 @@ impl Store {
                     !lost.contains(&id)
                         && listed.find(id).is_some_and(|base: ContainerNumber| !lacking.contains(base.0))
                 };
-                match opened.and_then(|container| container.with_bases_in(&is_there)) {
-                    Ok(container) if container.has_bases() => {}
-                    Ok(_) => alone.insert(number.0),
+                let has_bases = opened.and_then(|container| {
+                    container.expect_bases_in(&is_there)?;
+                    Ok(container.has_bases())
+                });
+                match has_bases {
+                    Ok(true) => {}
+                    Ok(false) => alone.insert(number.0),
                     Err(error) => {
                         lacking.insert(number.0);
                         has_found = true;
