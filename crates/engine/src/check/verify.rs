@@ -154,10 +154,10 @@ fn verify(task: &Verify, name: &ContainerName, bytes: &[u8], loading: &mut Loadi
     let whole = match inspect(&store.keys, store.config.repository, *name, limit, (len, bytes, bytes)) {
         Ok(whole) => whole,
         Err(error) => {
-            problems.insert(0, problem_of(&error));
-            let problems = problems.join("; ");
-            // An error of this kind says itself that it is damage.
-            return Err(Error::damaged(store.display(name), problems.strip_prefix("damaged: ").unwrap_or(&problems)));
+            // The whole says that it is damage.
+            let first = if let Error::Damaged { reason, .. } = &error { reason.clone() } else { problem_of(&error) };
+            problems.insert(0, first);
+            return Err(Error::damaged(store.display(name), problems.join("; ")));
         }
     };
     problems.extend(whole.findings.iter().map(|finding| without_object(name, finding)));

@@ -27,7 +27,7 @@ const BUCKET_ENTRIES: usize = 8;
 const BUCKET_RECORDS: usize = 4;
 /// Blocks for each entry that fits neither of its buckets: room for four times as many as there are on average.
 const BLOCKS_PER_OVERFLOW: usize = 16;
-/// Memory of such an entry, in nodes of 11 with 24 bytes besides, half of which are full at worst.
+/// Memory of such an entry, in nodes of 11 and 24 further bytes, half of which are full at worst.
 const OVERFLOW_BYTES: usize = 2 * (size_of::<(usize, Entry)>() + 24 / 11) * 11 / 10;
 /// Buckets for each block.
 const BLOCK_BUCKETS: usize = BLOCK_RECORDS / BUCKET_RECORDS;

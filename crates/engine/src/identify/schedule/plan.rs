@@ -88,7 +88,7 @@ pub(super) const POOLS: [u32; 7] = [1, 64, 256, 1_024, 4_096, 16_384, 65_536];
 pub(super) const STRIDES: [Stride; 6] =
     [Stride::Chunks(1), Stride::Chunks(8), EACH_RUN, Stride::Chunks(64), Stride::Chunks(512), Stride::Chunks(4_096)];
 
-/// Plans that are carried out beside the one in use.
+/// Shadows: plans that are carried out without a read while another one is in use.
 pub(super) const SHADOWS: usize = 10;
 /// Longest windows from which on there are such plans.
 pub(in crate::identify) const SHADOW_WINDOW_MIN: u32 = 4_096;

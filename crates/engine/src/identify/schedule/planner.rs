@@ -64,7 +64,7 @@ pub(in crate::identify) struct Planner {
     traces: Vec<Trace>,
     /// Ranges of the log that the cache held before these traces.
     before: Coverage,
-    /// Plans that are carried out beside the one in use: the best of them is followed while the index has spent much more.
+    /// Plans that are carried out without a read: the best of them is followed while the index has spent much more.
     shadows: Shadows,
     /// Planning time that may be spent, in seconds.
     credit: f64,
@@ -387,7 +387,7 @@ fn measured_pool(trace: &Trace, situation: &Situation) -> f64 {
     if situation.is_immediate { of_device + of_processor } else { pool_seconds(of_device, of_processor, recorded) }
 }
 
-/// Returns the seconds that an index has spent on the recorded chunks of a trace, besides [`CHUNK_SECONDS`] for each of them.
+/// Returns the seconds that an index has spent on the recorded chunks of a trace, without [`CHUNK_SECONDS`] for each of them.
 fn measured(trace: &Trace, situation: &Situation, is_pool: bool) -> f64 {
     if is_pool {
         return measured_pool(trace, situation);

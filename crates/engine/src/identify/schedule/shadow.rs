@@ -1,4 +1,4 @@
-//! Shadows: plans that are carried out on the whole stream of a session beside the one in use, without a read.
+//! Shadows: plans that are carried out on the whole stream of a session without a read, while another one is in use.
 //!
 //! A replay of the recent stream begins with the cache as it was and ends with the stream. It charges a plan for all of a long window,
 //! though most of the window serves what has yet to arrive. A shadow keeps its own cache and waiting chunks from trace to trace, so that
@@ -115,7 +115,7 @@ impl Shadows {
         self.credit = (self.credit + seconds).min(most);
     }
 
-    /// Carries the plans out on the next trace, on which the index has spent `spent` seconds besides [`CHUNK_SECONDS`] for each chunk, unless
+    /// Carries the plans out on the next trace, on which the index has spent `spent` seconds without [`CHUNK_SECONDS`] for each chunk, unless
     /// shadows have taken too much time. `visit`: seconds that a visit of a run takes. `log_end` and `cache_records` are those of the index.
     pub(super) fn follow(
         &mut self,

@@ -1,4 +1,4 @@
-//! Entries of the records of a cache: each in one of two buckets, or beside them.
+//! Entries of the records of a cache: each in one of two buckets, or in the set of those that fit neither.
 
 use crate::identify::exact::cache::{
     BLOCKS_PER_OVERFLOW, BUCKET_ENTRIES, Block, Cache, EMPTY, Entry, RECORD_SHIFT, bucket_of, index, tag_of,
