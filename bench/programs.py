@@ -43,6 +43,9 @@ class Program:
     def restore(self, source, _name, target):
         return [self.binary, "restore", "latest", "--path", source, "--target", target]
 
+    def check(self):
+        return [self.binary, "check", "--read-data"]
+
     def restored(self, source, target):
         """Returns where `restore` puts the source."""
         return target + source
@@ -97,6 +100,9 @@ class Kopia(Program):
         latest = ["--no-progress", "--snapshot-time", "latest"]
         return [self.binary, "snapshot", "restore", *latest, source, self.restored(source, target)]
 
+    def check(self):
+        return [self.binary, "snapshot", "verify", "--verify-files-percent=100", "--no-progress"]
+
     def restored(self, source, target):
         return os.path.join(target, os.path.basename(source))
 
@@ -133,6 +139,9 @@ class Borg(Program):
 
     def restore(self, _source, name, _target):
         return [self.binary, "extract", f"::{name}"]
+
+    def check(self):
+        return [self.binary, "check", "--verify-data"]
 
 
 KINDS = {"onefold-1": OnefoldOne, "kopia": Kopia, "rustic": Rustic, "borg": Borg}
