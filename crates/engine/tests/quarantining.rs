@@ -5,14 +5,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, ReadData, check, check_with};
+use onefold_engine::check::{CheckReport, CheckRequest, ReadData, check, check_with};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, prune, quarantine, salvage};
 use onefold_engine::compress::Compressor;
 use onefold_engine::error::Result;
 use onefold_engine::io::Access;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::{ContainerKind, ContainerName, ObjectName};
-use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::SessionKind;
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store};
@@ -20,6 +19,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault};
 use onefold_engine::types::{ContainerId, Fingerprint, SessionId};
 
+use crate::integration::damage;
 use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_restores, each_or_one, request};
 use crate::integration::support::{
@@ -97,16 +97,7 @@ impl Repository {
 }
 
 fn check_request(world: &World, read: ReadData) -> CheckRequest {
-    CheckRequest {
-        snapshots: CheckedSnapshots::All,
-        read,
-        scratch: world.scratch(),
-        memory_bytes: 16 << 20,
-        driver: Driver::inline(1),
-        seed: None,
-        heads: None,
-        accelerator: None,
-    }
+    CheckRequest { seed: None, heads: None, ..damage::check_request(world, read) }
 }
 
 fn checked(world: &World, store: &Store) -> CheckReport {

@@ -120,6 +120,13 @@ impl State {
         Timestamp { seconds: self.clock, nanoseconds: 0 }
     }
 
+    /// Sets all modification times to 0.
+    pub(super) fn forget_times(&mut self) {
+        for inode in self.inodes.values_mut() {
+            inode.metadata.mtime = Timestamp::default();
+        }
+    }
+
     pub(super) fn inode(&self, inode: u64) -> &Inode {
         self.inodes.get(&inode).expect("names and handles keep their entries")
     }
