@@ -4,9 +4,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, Input, Sent, Step};
+use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, FileEnd, Input, Sent, Step};
 use crate::backup::long_file::LongEnds;
+use crate::backup::part::LongFile;
 use crate::backup::read::FileReader;
+use crate::backup::streamed::{Again, Verdict};
 use crate::chunk::{Cutter, GearTable};
 use crate::container::LendChunks;
 use crate::fingerprint::Fingerprinter;
@@ -30,7 +32,7 @@ impl Task for ReadSmall {
 }
 
 /// Finds the candidates in a block that was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SearchBlock {
     /// The hash; `None` where cuts do not depend on candidates.
     pub(crate) table: Option<GearTable>,
@@ -232,12 +234,19 @@ pub(crate) struct CutStage {
     carry: Vec<u8>,
     /// Whether the open file, a long one, has stopped.
     long: LongEnds,
+    /// The file at the end of the last block, if it is read once more.
+    again: Option<Again>,
 }
 
 impl CutStage {
     /// Starts before the first stream.
     pub(crate) fn new(cutter: Cuts) -> Self {
-        Self { cutter, carry: Vec::new(), long: LongEnds::default() }
+        Self { cutter, carry: Vec::new(), long: LongEnds::default(), again: None }
+    }
+
+    /// Returns the file that is read once more before the next block.
+    pub(crate) fn take_again(&mut self) -> Option<Again> {
+        self.again.take()
     }
 
     /// Cuts the next block.
@@ -253,7 +262,7 @@ impl CutStage {
                 Event::LongEnd(file) => {
                     self.take_chunk(&mut open, &mut cut);
                     self.cutter.finish();
-                    cut.events.extend(self.long.end(&file).into_iter().map(CutEvent::Step));
+                    self.end_long(&file, &mut cut);
                 }
                 Event::Bytes(Searched { start, len, candidates }) => {
                     self.keep(&mut open, &cut.bytes);
@@ -292,6 +301,17 @@ impl CutStage {
         }
         self.keep(&mut open, &cut.bytes);
         cut
+    }
+
+    /// Ends a long file.
+    fn end_long(&mut self, long: &LongFile, cut: &mut CutBlock) {
+        match self.long.end(long) {
+            Verdict::End(end) => cut.events.extend(end.steps(&long.unread.path).map(CutEvent::Step)),
+            Verdict::Again(file) => {
+                cut.events.push(CutEvent::Step(Step::FileEnd(FileEnd::Changed)));
+                self.again = Some(Again { file, unread: long.unread.clone() });
+            }
+        }
     }
 
     /// Makes a chunk of what is open, if anything is.
@@ -351,10 +371,11 @@ impl Task for FingerprintChunks {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::path::Path;
 
     use super::*;
-    use crate::backup::block::{Buffers, FileEnd};
+    use crate::backup::block::{Buffers, Change, Unread};
     use crate::backup::long_file::LongReader;
     use crate::backup::part::Stop;
     use crate::error::Error;
@@ -445,11 +466,16 @@ mod tests {
     #[test]
     fn what_follows_the_first_stop_of_a_long_file_is_left_out() {
         let tree = MemTree::new();
-        tree.put_file(Path::new("/long"), b"");
+        // Too long to be read again.
+        tree.put_sparse(Path::new("/long"), 65 << 20, &[]);
         let long = || {
-            let file = SourceTree::open(&tree, Path::new("/long")).unwrap();
+            let directory = SourceTree::open_dir(&tree, Path::new("/")).unwrap();
+            let location = crate::source::walk::Location::new(directory, OsStr::new("long"));
+            let (path, name) = ("/long".into(), b"long".to_vec());
+            let unread = Unread { path, name, location, change: Change::New, len: 0 };
             let mut planned = Block { bytes: Buffers::default().take(), events: Vec::new() };
-            assert!(LongReader::new(file, "/long".into()).plan(&mut planned).is_none());
+            let file = unread.location.open().unwrap();
+            assert!(LongReader::new(file, unread).plan(&mut planned).is_none());
             match planned.events.pop() {
                 Some(Event::LongEnd(file)) => Event::<Searched>::LongEnd(file),
                 other => panic!("{other:?}"),

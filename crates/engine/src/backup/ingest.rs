@@ -12,12 +12,13 @@ use crate::backup::cut::{
 };
 use crate::backup::device::{DeviceNames, DeviceSearch};
 use crate::backup::read::{FileReader, SourceReader};
+use crate::backup::streamed::Rereader;
 use crate::chunk::{Chunking, Cutter, GearTable};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprinter;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Ordered, Prefetcher};
+use crate::pipeline::{Ordered, Prefetcher, Task};
 
 /// How a source becomes chunks.
 #[derive(Debug)]
@@ -78,11 +79,12 @@ impl Ingest {
         let limits = budget.device_limits().map(|limits| (limits, budget.device_buffers()));
         let opened = accelerator.zip(limits).and_then(|(accelerator, limits)| Self::open(accelerator, &rule, limits));
         let ChunkRule { cutter, table, fingerprinter } = rule;
+        let again = SearchBlock { table: table.clone() };
         let queue = driver.queue(FingerprintChunks { fingerprinter: Arc::clone(&fingerprinter) }, Pool::Compute, depth);
         let (search, name): (Stage<Block<Input>, Block<Searched>>, Stage<CutBlock, CutBlock>) =
             if let Some((work, pool)) = opened {
                 reader.read_for_device(pool);
-                let again = SearchBlock { table: table.clone() };
+                let again = again.clone();
                 let read = driver.queue(ReadSmall { files }, Pool::Read, depth);
                 let searched = driver.queue(SearchBlock { table }, Pool::Compute, depth);
                 let search = DeviceSearch::new(read, searched, again, work.clone(), depth);
@@ -92,7 +94,8 @@ impl Ingest {
                 (Box::new(driver.queue(find, Pool::Read, depth)), Box::new(queue))
             };
         let read = driver.prefetch("read", move || reader.next_block(), depth);
-        let mut cutting = Cutting { read: Some(read), search: Some(search), cutter: CutStage::new(cutter), name };
+        let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files));
+        let mut cutting = Cutting { read: Some(read), search: Some(search), rereader, again, cutter, name };
         let blocks = driver.prefetch("cut", move || cutting.next(), budget.cut_ahead);
         Self { blocks, accelerator: accelerator.cloned() }
     }
@@ -129,6 +132,10 @@ struct Cutting {
     read: Option<Prefetcher<Block<Input>>>,
     /// `None` after the last block.
     search: Option<Stage<Block<Input>, Block<Searched>>>,
+    /// Reads files again that changed while several readers read them.
+    rereader: Rereader,
+    /// Finds the candidates of these.
+    again: SearchBlock,
     cutter: CutStage,
     name: Stage<CutBlock, CutBlock>,
 }
@@ -137,7 +144,11 @@ impl Cutting {
     /// Returns the next block, in stream order.
     fn next(&mut self) -> Option<CutBlock> {
         while let Some(searched) = self.searched() {
-            if let Some(named) = self.name.push(self.cutter.cut(searched)) {
+            let cut = self.cutter.cut(searched);
+            if let Some(again) = self.cutter.take_again() {
+                self.rereader.start(again);
+            }
+            if let Some(named) = self.name.push(cut) {
                 return Some(named);
             }
         }
@@ -145,6 +156,9 @@ impl Cutting {
     }
 
     fn searched(&mut self) -> Option<Block<Searched>> {
+        if let Some(block) = self.rereader.next_block() {
+            return Some(self.again.run(block));
+        }
         let search = self.search.as_mut()?;
         while let Some(read) = &mut self.read {
             match read.next() {

@@ -1,15 +1,16 @@
 //! Long files: several readers read their parts at the same time, and the order of the parts decides how a file ends.
 //!
-//! A file of this kind is read once, whatever happens to it meanwhile. Its parts are as long as the rest of a block.
+//! Parts are as long as the rest of a block. A file that changed meanwhile is read again by one reader, up to
+//! [`READ_AGAIN_BYTES_MAX`]: its end is the last event of a block, so that the second reading takes its place before later files.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backup::block::{Block, ByteRange, Event, FileEnd, Input, Step};
+use crate::backup::block::{Block, ByteRange, Event, Input, Step, Unread};
 use crate::backup::part::{LongFile, Part, Stop};
 use crate::backup::source_file::{Stability, next_data, stability};
+use crate::backup::streamed::{READ_AGAIN_BYTES_MAX, Verdict, verdict};
 use crate::chunk::WINDOW;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::tree::SourceFile;
 
 /// Divides a long file into parts.
@@ -27,11 +28,16 @@ pub(crate) struct LongReader {
 }
 
 impl LongReader {
-    /// Starts at the beginning of a file.
-    pub(crate) fn new(file: Box<dyn SourceFile>, path: PathBuf) -> Self {
+    /// Starts at the beginning of a file that was begun.
+    pub(crate) fn new(file: Box<dyn SourceFile>, unread: Unread) -> Self {
         let end = file.opened().size;
-        let file = Arc::new(LongFile { file, path, end, ends: Mutex::default() });
+        let file = Arc::new(LongFile { file, unread, end, ends: Mutex::default() });
         Self { file, offset: 0, data_end: 0, halo: 0, is_first: true }
+    }
+
+    /// Returns true if the file is read again where it changes meanwhile.
+    pub(crate) fn may_be_read_again(&self) -> bool {
+        self.file.end <= READ_AGAIN_BYTES_MAX
     }
 
     /// Reserves the rest of the block for the next part, or ends the file. Returns what is left to do.
@@ -115,25 +121,13 @@ impl LongEnds {
         self.stop.get_or_insert(stop);
     }
 
-    /// Ends the open file. Returns the steps of that.
-    pub(crate) fn end(&mut self, file: &LongFile) -> Vec<Step> {
-        let changed = match self.stop.take() {
+    /// Decides about the open file after its parts.
+    pub(super) fn end(&mut self, file: &LongFile) -> Verdict {
+        let stability = match self.stop.take() {
             Some(Stop::Failed(error)) => Err(error),
-            Some(Stop::Short) => Ok(Some("it became shorter")),
-            None => stability_of(file).map(|stability| match stability {
-                // A log grows all the time.
-                Stability::Same | Stability::Appended => None,
-                Stability::Touched => Some("it was touched"),
-                Stability::Changed(change) => Some(change),
-            }),
+            Some(Stop::Short) => Ok(Stability::Changed("it became shorter")),
+            None => stability_of(file),
         };
-        match changed {
-            Ok(None) => vec![Step::FileEnd(FileEnd::Whole)],
-            Ok(Some(change)) => {
-                let error = Error::SourceChanged { change, reads: 1 };
-                vec![Step::FileEnd(FileEnd::Whole), Step::Failed(file.path.clone(), error)]
-            }
-            Err(error) => vec![Step::FileEnd(FileEnd::Failed(error))],
-        }
+        verdict(stability, file.end, &file.unread, 1)
     }
 }

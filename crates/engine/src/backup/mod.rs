@@ -20,6 +20,7 @@ pub mod reuse;
 pub mod run;
 pub mod similar;
 mod source_file;
+mod streamed;
 pub mod writer;
 
 use block::BLOCK_BYTES;

@@ -1,8 +1,8 @@
 //! Parts of long files, which several readers read.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::backup::block::Unread;
 use crate::chunk::WINDOW;
 use crate::error::Error;
 use crate::io::tree::SourceFile;
@@ -15,8 +15,8 @@ pub(super) const HEAD_BYTES: usize = 4096;
 pub(crate) struct LongFile {
     /// Its handle.
     pub(super) file: Box<dyn SourceFile>,
-    /// Path in the source.
-    pub(super) path: PathBuf,
+    /// Where the source has it.
+    pub(super) unread: Unread,
     /// Its end when it was opened.
     pub(super) end: u64,
     /// Bytes that tell whether it was rewritten.

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use onefold_accel::device;
 
 use crate::backup::block::{
-    BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileEnd, FileStart, Input,
+    BLOCK_BYTES, BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileStart, Input,
     ParentDirectory, Step, Unread, entry_of,
 };
 use crate::backup::long_file::{LongReader, read_part};
 use crate::backup::parent::Parent;
-use crate::backup::source_file::{Advance, OpenFile, Stability};
+use crate::backup::source_file::{Advance, OpenFile};
+use crate::backup::streamed::{Streamed, Verdict, verdict};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile, Xattr};
@@ -22,32 +23,18 @@ use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
-/// Files up to this length are left to several readers: what they take is opening and closing, not reading.
-const SMALL_BYTES_MAX: u64 = 128 << 10;
+/// Several readers open and read files up to this length, each a whole one. They read longer files in parts. A block that ends early, because the
+/// next file does not fit or the last one is long, is half full at least, except before the end of a file of several blocks.
+const SMALL_BYTES_MAX: u64 = BLOCK_BYTES as u64 / 2;
 /// A file that was small when it was found, and is longer when it is opened, is read among the small ones up to this length.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 /// What becomes of a file that is read: its beginning, its bytes, its end.
 const EVENTS_OF_SMALL_FILE: usize = 3;
-/// Times that a file is read which changes meanwhile.
-const READS_MAX: u32 = 3;
-/// A file that changes while it is read is read again up to this length. A longer one is a database or the disk of a virtual
-/// machine, mostly, which changes all the time. Since it is read once, several readers can read its parts.
-const READ_AGAIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Opens and reads files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileReader {
     entry_bytes_max: usize,
-}
-
-/// Outcome for a file that was read to its end.
-enum Verdict {
-    /// It is stored.
-    Store,
-    /// It is opened and read once more: this is it, opened.
-    Again(Box<dyn SourceFile>),
-    /// It is stored, and reported.
-    Report(Error),
 }
 
 impl FileReader {
@@ -89,26 +76,31 @@ impl FileReader {
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
             let mut open = OpenFile::new(self.begin(file, unread, block));
-            let outcome = loop {
+            let stability = loop {
                 match open.advance(block) {
                     Ok(Advance::More) => {}
-                    Ok(Advance::End) => break verdict(&open, unread, reads),
+                    Ok(Advance::End) => break open.stability(),
                     Err(error) => break Err(error),
                 }
             };
-            match outcome {
-                Ok(Verdict::Again(again)) => {
+            match verdict(stability, open.offset(), unread, reads) {
+                Verdict::Again(again) => {
                     block.bytes.truncate(bytes);
                     block.events.truncate(events);
                     file = again;
                 }
-                outcome => return finish(outcome, unread, block),
+                Verdict::End(end) => return block.events.extend(end.steps(&unread.path).map(Event::Step)),
             }
         }
     }
 
     /// Begins a file with the metadata of its open handle.
-    fn begin<B>(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<B>) -> Box<dyn SourceFile> {
+    pub(super) fn begin<B>(
+        self,
+        file: Box<dyn SourceFile>,
+        unread: &Unread,
+        block: &mut Block<B>,
+    ) -> Box<dyn SourceFile> {
         let Unread { path, name, change, .. } = unread;
         let metadata = file.opened();
         let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
@@ -141,43 +133,6 @@ fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
     })
 }
 
-/// Decides about a file that was read to its end `reads` times.
-fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
-    let stability = open.stability()?;
-    let change = match stability {
-        Stability::Same => return Ok(Verdict::Store),
-        // A log grows all the time.
-        Stability::Appended if unread.len == 0 => return Ok(Verdict::Store),
-        Stability::Appended => "it was appended to",
-        Stability::Touched => "it was touched",
-        Stability::Changed(change) => change,
-    };
-    if reads < READS_MAX && open.offset() <= READ_AGAIN_BYTES_MAX {
-        match unread.location.open() {
-            Ok(again) => return Ok(Verdict::Again(again)),
-            // It was removed or renamed after it was read whole.
-            Err(_) if stability == Stability::Touched => return Ok(Verdict::Store),
-            Err(_) => {}
-        }
-    }
-    Ok(match stability {
-        Stability::Same | Stability::Appended => Verdict::Store,
-        Stability::Touched | Stability::Changed(_) => Verdict::Report(Error::SourceChanged { change, reads }),
-    })
-}
-
-/// Ends a file.
-fn finish<B>(outcome: Result<Verdict>, unread: &Unread, block: &mut Block<B>) {
-    match outcome {
-        Ok(Verdict::Store | Verdict::Again(_)) => block.push(Step::FileEnd(FileEnd::Whole)),
-        Ok(Verdict::Report(error)) => {
-            block.push(Step::FileEnd(FileEnd::Whole));
-            block.push(Step::Failed(unread.path.clone(), error));
-        }
-        Err(error) => block.push(Step::FileEnd(FileEnd::Failed(error))),
-    }
-}
-
 /// Turns a source into blocks.
 #[derive(Debug)]
 pub(crate) struct SourceReader {
@@ -186,6 +141,8 @@ pub(crate) struct SourceReader {
     parent: Option<Parent>,
     roots: Vec<PathBuf>,
     open: Option<Open>,
+    /// A small file that did not fit into the last block.
+    waiting: Option<Unread>,
     buffers: Buffers,
     is_finished: bool,
 }
@@ -196,7 +153,7 @@ impl SourceReader {
     pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
         // Files that have not changed are not opened.
         let walk = if parent.is_some() { walk.with_file_xattrs() } else { walk };
-        Self { files, walk, parent, roots, open: None, buffers: Buffers::default(), is_finished: false }
+        Self { files, walk, parent, roots, open: None, waiting: None, buffers: Buffers::default(), is_finished: false }
     }
 
     /// Looks at directories ahead on the driver's workers, within `shares` shares of memory.
@@ -212,10 +169,15 @@ impl SourceReader {
     /// Returns the next block, small files not read yet; `None` at the end.
     pub(crate) fn next_block(&mut self) -> Option<Block<Input>> {
         let mut block = Block { bytes: self.buffers.take(), events: Vec::new() };
+        if let Some(unread) = self.waiting.take() {
+            reserve(unread, &mut block);
+        }
         while WINDOW < block.bytes.free() && block.events.len() < BLOCK_EVENTS_MAX / EVENTS_OF_SMALL_FILE {
             if self.open.is_some() {
-                self.read_some(&mut block);
-            } else if self.is_finished {
+                if let BlockIs::Complete = self.read_some(&mut block) {
+                    break;
+                }
+            } else if self.is_finished || self.waiting.is_some() {
                 break;
             } else {
                 match self.walk.next() {
@@ -295,21 +257,23 @@ impl SourceReader {
             _ => Some(item),
         };
         let Some(Item { path, name, location, metadata, .. }) = item else { return };
-        let is_small = 0 < metadata.size && metadata.size <= SMALL_BYTES_MAX.min(block.bytes.free() as u64);
+        let is_small = 0 < metadata.size && metadata.size <= SMALL_BYTES_MAX;
         let len = if is_small { usize::try_from(metadata.size).unwrap_or(usize::MAX) } else { 0 };
         let unread = Unread { path, name: name.into_vec(), location, change, len };
+        if is_small && len <= block.bytes.free() {
+            return reserve(unread, block);
+        }
         if is_small {
-            block.bytes.reserve(len);
-            block.events.push(Event::Bytes(Input::Unread(Box::new(unread))));
+            self.waiting = Some(unread);
             return;
         }
         match open(&unread) {
             Ok(file) => {
                 let file = self.files.begin(file, &unread, block);
-                self.open = Some(if READ_AGAIN_BYTES_MAX < file.opened().size {
-                    Open::Long(LongReader::new(file, unread.path))
+                self.open = Some(if file.opened().size == 0 {
+                    Open::Streamed(Streamed::new(file, unread))
                 } else {
-                    Open::Streamed(Streamed { open: OpenFile::new(file), unread, reads: 1 })
+                    Open::Long(LongReader::new(file, unread))
                 });
             }
             Err(error) => block.push(Step::Failed(unread.path, error)),
@@ -344,35 +308,36 @@ impl SourceReader {
     }
 
     /// Reads into the rest of the block, up to the end of the open file, or leaves that to several readers.
-    fn read_some(&mut self, block: &mut Block<Input>) {
+    fn read_some(&mut self, block: &mut Block<Input>) -> BlockIs {
+        let mut is = BlockIs::Open;
         self.open = match self.open.take() {
             None => None,
-            Some(Open::Long(long)) => long.plan(block).map(Open::Long),
-            Some(Open::Streamed(streamed)) => self.read_streamed(streamed, block).map(Open::Streamed),
+            Some(Open::Long(long)) => {
+                let may_be_read_again = long.may_be_read_again();
+                let rest = long.plan(block);
+                if rest.is_none() && may_be_read_again {
+                    is = BlockIs::Complete;
+                }
+                rest.map(Open::Long)
+            }
+            Some(Open::Streamed(streamed)) => streamed.advance(self.files, block).map(Open::Streamed),
         };
+        is
     }
+}
 
-    /// Reads into the rest of the block. Returns the file if it has not ended.
-    fn read_streamed(&self, mut streamed: Streamed, block: &mut Block<Input>) -> Option<Streamed> {
-        let Streamed { open, unread, reads } = &mut streamed;
-        let outcome = match open.advance(block) {
-            Ok(Advance::More) => return Some(streamed),
-            Ok(Advance::End) => verdict(open, unread, *reads),
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Ok(Verdict::Again(file)) => {
-                block.push(Step::FileEnd(FileEnd::Changed));
-                *open = OpenFile::new(self.files.begin(file, unread, block));
-                *reads += 1;
-                Some(streamed)
-            }
-            outcome => {
-                finish(outcome, unread, block);
-                None
-            }
-        }
-    }
+/// Whether more may follow in a block.
+enum BlockIs {
+    /// More may follow.
+    Open,
+    /// Its last event is the end of a file that may be read again: the second reading comes before what follows.
+    Complete,
+}
+
+/// Reserves the bytes of a small file, which one of several readers opens.
+fn reserve(unread: Unread, block: &mut Block<Input>) {
+    block.bytes.reserve(unread.len);
+    block.events.push(Event::Bytes(Input::Unread(Box::new(unread))));
 }
 
 /// A file whose bytes follow.
@@ -382,13 +347,4 @@ enum Open {
     Streamed(Streamed),
     /// Several readers read its parts.
     Long(LongReader),
-}
-
-/// A file that is read block by block.
-#[derive(Debug)]
-struct Streamed {
-    open: OpenFile,
-    unread: Unread,
-    /// Times that its reading began.
-    reads: u32,
 }
