@@ -19,6 +19,10 @@ pub const PREFIX_BYTES_MAX: u32 = 1 << 20;
 /// Most regions that chunks in front may come from (decision 0045).
 pub const CHUNK_REGIONS_MAX: usize = BASE_REGIONS_MAX;
 
+/// Least part of a region's features that chunks of many regions must share: one in this many. A restore reads up to twelve regions for them, so that they have
+/// to save more than whole regions do.
+const CHUNKS_SHARE_PART: usize = 8;
+
 /// Chunks of many regions are put in front if they cover more than whole regions, by one part in this many.
 const MORE_PART: usize = 8;
 
@@ -205,7 +209,7 @@ fn scattered(
             regions += 1;
         }
     }
-    let needed = new.hashes().len().div_ceil(limits.share_part.max(1)).max(1);
+    let needed = new.hashes().len().div_ceil(limits.share_part.clamp(1, CHUNKS_SHARE_PART)).max(1);
     chunks.sort_unstable();
     let is_more = by_regions + by_regions / MORE_PART < covered.count;
     (needed <= covered.count && is_more).then_some(chunks)

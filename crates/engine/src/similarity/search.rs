@@ -19,6 +19,33 @@ const GAP_MAX: u32 = 6;
 /// Regions behind those with votes for the region before that are hints.
 const FOLLOWING: u32 = 6;
 
+/// Regions in a row that resemble none of those that were opened for them, before half as many are opened for the next ones.
+const MISSES_UNTIL_HALF: u32 = 8;
+
+/// How much is done to find similar regions: less while what is opened turns out not to be similar. Some sources share words, and so anchors of the
+/// sample, but no regions: for a first version of Linux sources 4,000 regions were opened, and two became bases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Effort {
+    /// Regions since the last one that got bases, without those for which nothing was opened.
+    misses: u32,
+}
+
+impl Effort {
+    /// Returns how many of `max` regions are opened for a new one: one at least, the best, so that what is similar later is found.
+    fn limit(self, max: usize) -> usize {
+        max.checked_shr(self.misses / MISSES_UNTIL_HALF).unwrap_or(0).max(1)
+    }
+
+    /// Returns what follows a region for which `opened` others were opened.
+    fn after(self, opened: usize, choice: &Choice) -> Self {
+        match choice {
+            Choice::None if opened == 0 => self,
+            Choice::None => Self { misses: self.misses.saturating_add(1) },
+            Choice::Regions(_) | Choice::Chunks(_) => Self::default(),
+        }
+    }
+}
+
 /// Opens regions to compare them: what the mechanism implements.
 pub trait OpenRegions {
     /// Returns all features of a region; `None` if it cannot be opened, which costs size and is no error.
@@ -35,6 +62,7 @@ pub struct BaseSearch {
     /// Regions that a restore of the session's snapshot reads.
     pub reading: Reading,
     limits: Limits,
+    effort: Effort,
     /// The last region with votes for the region before.
     last: Option<RegionNumber>,
 }
@@ -42,18 +70,19 @@ pub struct BaseSearch {
 impl BaseSearch {
     /// Starts a session.
     pub fn new(regions: Regions, index: AnchorIndex, limits: Limits) -> Self {
-        Self { regions, index, reading: Reading::default(), limits, last: None }
+        Self { regions, index, reading: Reading::default(), limits, effort: Effort::default(), last: None }
     }
 
     /// Starts the next session with the same regions.
     pub fn begin_session(&mut self) {
         self.reading = Reading::default();
+        self.effort = Effort::default();
         self.last = None;
     }
 
-    /// Returns how many regions are opened for a new one, at most.
+    /// Returns how many regions are opened for the next new one, at most.
     pub fn proposals_max(&self) -> usize {
-        self.limits.candidates_max.max(self.limits.chunk_regions_max)
+        self.effort.limit(self.limits.candidates_max.max(self.limits.chunk_regions_max))
     }
 
     /// Returns the regions that are worth opening for a new region with these features, and their scores, the best first. `neighbors`
@@ -103,6 +132,7 @@ impl BaseSearch {
             })
             .collect();
         let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
+        self.effort = self.effort.after(opened.len(), &choice);
         if choice != Choice::None {
             for base in choice.regions() {
                 self.reading.read_as_base(&self.regions, base);
@@ -169,5 +199,27 @@ impl BaseSearch {
     /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.regions.memory_bytes() + self.index.memory_bytes() + self.reading.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_regions_are_opened_while_none_is_similar() {
+        let mut effort = Effort::default();
+        let found = Choice::Regions(vec![RegionNumber(1)]);
+        let mut opened = 0;
+        for _ in 0..330 {
+            let limit = effort.limit(12);
+            opened += limit;
+            effort = effort.after(limit, &Choice::None);
+        }
+        assert_eq!(opened, 8 * (12 + 6 + 3) + 330 - 24);
+        assert_eq!(effort.after(0, &Choice::None), effort);
+        assert_eq!(effort.after(1, &found).limit(12), 12);
+        assert_eq!(Effort { misses: u32::MAX }.limit(12), 1);
+        assert_eq!(Effort { misses: u32::MAX }.after(1, &Choice::None).limit(12), 1);
     }
 }
