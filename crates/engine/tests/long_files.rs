@@ -147,8 +147,8 @@ fn rewrite(tree: &MemTree, number: u64, seed: u64) {
 /// of number `always` changes at each reading.
 fn changing(always: u64) -> MemTree {
     let tree = MemTree::new();
-    for number in 0..36 {
-        tree.put_file(Path::new(&name(number)), &noise(number, LENGTHS[number as usize % LENGTHS.len()]));
+    for (number, len) in (0..36).zip(LENGTHS.into_iter().cycle()) {
+        tree.put_file(Path::new(&name(number)), &noise(number, len));
         let path = name(number);
         let changes = if number == always { 1..30 } else { 1..1 + number % 3 };
         for nth in changes {

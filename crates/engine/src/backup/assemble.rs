@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::block::{Change, DirectoryStart, FileEnd, FileStart, Step};
+use crate::backup::block::{DirectoryStart, FileEnd, FileStart, Step};
 use crate::backup::identify::IdentifyStage;
+use crate::backup::unread::Change;
 use crate::error::{Error, Result};
 use crate::monitor::{Action, Monitor};
 use crate::recipe::RecipeBuilder;

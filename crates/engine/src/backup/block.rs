@@ -7,10 +7,10 @@ use std::sync::Arc;
 use onefold_accel::device;
 
 use crate::backup::part::{LongFile, Part, Stop};
+use crate::backup::unread::{Change, Unread};
 use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::pipeline::BufferPool;
-use crate::source::walk::Location;
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
@@ -257,15 +257,6 @@ impl From<ByteRange> for Input {
     }
 }
 
-/// How an entry compares with the parent snapshot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    /// The parent does not have it.
-    New,
-    /// The parent has another one of that name.
-    Changed,
-}
-
 /// A file whose bytes follow.
 #[derive(Clone, Debug)]
 pub(crate) struct FileStart {
@@ -275,21 +266,6 @@ pub(crate) struct FileStart {
     pub(crate) entry: Entry,
     /// How it compares.
     pub(crate) change: Change,
-}
-
-/// A file that was found and not opened yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Unread {
-    /// Where the source has it.
-    pub(crate) path: PathBuf,
-    /// Its name in the tree.
-    pub(crate) name: Vec<u8>,
-    /// What opens it.
-    pub(crate) location: Location,
-    /// How it compares.
-    pub(crate) change: Change,
-    /// How many bytes of its block are reserved for it: its length when it was found; 0 if it is read block by block.
-    pub(crate) len: usize,
 }
 
 /// A directory whose entries follow.

@@ -375,9 +375,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::backup::block::{Buffers, Change, Unread};
+    use crate::backup::block::Buffers;
     use crate::backup::long_file::LongReader;
     use crate::backup::part::Stop;
+    use crate::backup::unread::{Change, Unread};
     use crate::error::Error;
     use crate::io::tree::SourceTree;
     use crate::testing::mem_tree::MemTree;

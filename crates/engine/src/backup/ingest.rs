@@ -94,7 +94,7 @@ impl Ingest {
                 (Box::new(driver.queue(find, Pool::Read, depth)), Box::new(queue))
             };
         let read = driver.prefetch("read", move || reader.next_block(), depth);
-        let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files));
+        let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files.entries));
         let mut cutting = Cutting { read: Some(read), search: Some(search), rereader, again, cutter, name };
         let blocks = driver.prefetch("cut", move || cutting.next(), budget.cut_ahead);
         Self { blocks, accelerator: accelerator.cloned() }

@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backup::block::{Block, ByteRange, Event, Input, Step, Unread};
+use crate::backup::block::{Block, ByteRange, Event, Input, Step};
 use crate::backup::part::{LongFile, Part, Stop};
 use crate::backup::source_file::{Stability, next_data, stability};
 use crate::backup::streamed::{READ_AGAIN_BYTES_MAX, Verdict, verdict};
+use crate::backup::unread::Unread;
 use crate::chunk::WINDOW;
 use crate::error::Result;
 use crate::io::tree::SourceFile;

@@ -7,6 +7,7 @@ pub(crate) mod block;
 pub mod cut;
 mod device;
 pub mod dry_run;
+mod entry;
 pub(crate) mod identify;
 pub mod ingest;
 mod live;
@@ -21,6 +22,7 @@ pub mod run;
 pub mod similar;
 mod source_file;
 mod streamed;
+mod unread;
 pub mod writer;
 
 use block::BLOCK_BYTES;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backup::block::Unread;
+use crate::backup::unread::Unread;
 use crate::chunk::WINDOW;
 use crate::error::Error;
 use crate::io::tree::SourceFile;

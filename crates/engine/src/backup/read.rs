@@ -1,23 +1,24 @@
 //! Reading the source: a walk and its files, as blocks.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use onefold_accel::device;
 
 use crate::backup::block::{
-    BLOCK_BYTES, BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileStart, Input,
-    ParentDirectory, Step, Unread, entry_of,
+    BLOCK_BYTES, BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, DirectoryStart, Event, Input, ParentDirectory, Step,
+    entry_of,
 };
+use crate::backup::entry::EntryRule;
 use crate::backup::long_file::{LongReader, read_part};
 use crate::backup::parent::Parent;
 use crate::backup::source_file::{Advance, OpenFile};
 use crate::backup::streamed::{Streamed, Verdict, verdict};
+use crate::backup::unread::{Change, Unread};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, Xattr};
+use crate::io::tree::{EntryKind, SourceFile};
 use crate::pipeline::Driver;
-use crate::recipe::Recipe;
 use crate::source::walk::{Event as WalkEvent, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
@@ -34,13 +35,14 @@ const EVENTS_OF_SMALL_FILE: usize = 3;
 /// Opens and reads files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileReader {
-    entry_bytes_max: usize,
+    /// Makes their entries.
+    pub(super) entries: EntryRule,
 }
 
 impl FileReader {
     /// Entries take at most so many bytes.
     pub(crate) fn new(entry_bytes_max: u32) -> Self {
-        Self { entry_bytes_max: entry_bytes_max as usize }
+        Self { entries: EntryRule::new(entry_bytes_max) }
     }
 
     /// Reads the unread files of a block, each as it is when it is opened.
@@ -75,7 +77,7 @@ impl FileReader {
                 return;
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
-            let mut open = OpenFile::new(self.begin(file, unread, block));
+            let mut open = OpenFile::new(self.entries.begin(file, unread, block));
             let stability = loop {
                 match open.advance(block) {
                     Ok(Advance::More) => {}
@@ -91,36 +93,6 @@ impl FileReader {
                 }
                 Verdict::End(end) => return block.events.extend(end.steps(&unread.path).map(Event::Step)),
             }
-        }
-    }
-
-    /// Begins a file with the metadata of its open handle.
-    pub(super) fn begin<B>(
-        self,
-        file: Box<dyn SourceFile>,
-        unread: &Unread,
-        block: &mut Block<B>,
-    ) -> Box<dyn SourceFile> {
-        let Unread { path, name, change, .. } = unread;
-        let metadata = file.opened();
-        let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
-        let mut entry = entry_of(name.clone(), &Metadata { kind: EntryKind::File, ..metadata.clone() }, content);
-        match file.xattrs() {
-            Ok(xattrs) => self.attach(&mut entry, xattrs, path, block),
-            Err(error) => block.push(Step::Failed(path.clone(), error)),
-        }
-        block.push(Step::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
-        file
-    }
-
-    /// Sets the attributes of an entry. If they exceed what an entry can hold, reports that and leaves them out.
-    fn attach<B>(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block<B>) {
-        let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
-        // Half for the attributes leaves the other half for name, link target and references.
-        if self.entry_bytes_max / 2 < bytes {
-            block.push(Step::Failed(path.to_path_buf(), Error::XattrsTooLong { bytes }));
-        } else {
-            entry.xattrs = xattrs;
         }
     }
 }
@@ -226,7 +198,7 @@ impl SourceReader {
         let Item { path, name, metadata, xattrs, .. } = item;
         let content = Content::Directory { node: Fingerprint([0; 32]) };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
-        self.files.attach(&mut entry, xattrs, &path, block);
+        self.files.entries.attach(&mut entry, xattrs, &path, block);
         let parent = found.and_then(|found| match found.entry.content {
             Content::Directory { node } => {
                 let same_metadata = Entry { content: entry.content.clone(), ..found.entry } == entry;
@@ -244,7 +216,7 @@ impl SourceReader {
             None => Content::Special { rdev: metadata.rdev },
         };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
-        self.files.attach(&mut entry, xattrs, &path, block);
+        self.files.entries.attach(&mut entry, xattrs, &path, block);
         block.push(Step::Entry(path, Box::new(entry)));
     }
 
@@ -269,7 +241,7 @@ impl SourceReader {
         }
         match open(&unread) {
             Ok(file) => {
-                let file = self.files.begin(file, &unread, block);
+                let file = self.files.entries.begin(file, &unread, block);
                 self.open = Some(if file.opened().size == 0 {
                     Open::Streamed(Streamed::new(file, unread))
                 } else {
@@ -302,7 +274,7 @@ impl SourceReader {
         if let Content::File { inode, .. } = &mut entry.content {
             *inode = item.metadata.inode;
         }
-        self.files.attach(&mut entry, xattrs, &item.path, block);
+        self.files.entries.attach(&mut entry, xattrs, &item.path, block);
         block.push(Step::Reused(item.path, Box::new(HintedEntry { entry, hints })));
         None
     }
@@ -320,7 +292,7 @@ impl SourceReader {
                 }
                 rest.map(Open::Long)
             }
-            Some(Open::Streamed(streamed)) => streamed.advance(self.files, block).map(Open::Streamed),
+            Some(Open::Streamed(streamed)) => streamed.advance(self.files.entries, block).map(Open::Streamed),
         };
         is
     }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use crate::backup::block::{Block, Buffers, ByteRange, Event, FileEnd, Step, Unread};
-use crate::backup::read::FileReader;
+use crate::backup::block::{Block, Buffers, ByteRange, Event, FileEnd, Step};
+use crate::backup::entry::EntryRule;
 use crate::backup::source_file::{Advance, OpenFile, Stability};
+use crate::backup::unread::Unread;
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::SourceFile;
@@ -81,7 +82,7 @@ impl Streamed {
     }
 
     /// Reads into the rest of the block. Returns the file if it has not ended.
-    pub(super) fn advance<B: From<ByteRange>>(mut self, files: FileReader, block: &mut Block<B>) -> Option<Self> {
+    pub(super) fn advance<B: From<ByteRange>>(mut self, entries: EntryRule, block: &mut Block<B>) -> Option<Self> {
         let stability = match self.open.advance(block) {
             Ok(Advance::More) => return Some(self),
             Ok(Advance::End) => self.open.stability(),
@@ -90,7 +91,7 @@ impl Streamed {
         match verdict(stability, self.open.offset(), &self.unread, self.reads) {
             Verdict::Again(file) => {
                 block.push(Step::FileEnd(FileEnd::Changed));
-                self.open = OpenFile::new(files.begin(file, &self.unread, block));
+                self.open = OpenFile::new(entries.begin(file, &self.unread, block));
                 self.reads += 1;
                 Some(self)
             }
@@ -114,7 +115,7 @@ pub(crate) struct Again {
 /// Reads a file again that changed while several readers read its parts.
 #[derive(Debug)]
 pub(crate) struct Rereader {
-    files: FileReader,
+    entries: EntryRule,
     buffers: Buffers,
     /// A file that has not begun.
     again: Option<Again>,
@@ -124,8 +125,8 @@ pub(crate) struct Rereader {
 
 impl Rereader {
     /// Has no file yet.
-    pub(crate) fn new(files: FileReader) -> Self {
-        Self { files, buffers: Buffers::default(), again: None, streamed: None }
+    pub(crate) fn new(entries: EntryRule) -> Self {
+        Self { entries, buffers: Buffers::default(), again: None, streamed: None }
     }
 
     /// Starts to read a file, after the one before has ended.
@@ -140,13 +141,13 @@ impl Rereader {
         }
         let mut block = Block { bytes: self.buffers.take(), events: Vec::new() };
         if let Some(Again { file, unread }) = self.again.take() {
-            let file = self.files.begin(file, &unread, &mut block);
+            let file = self.entries.begin(file, &unread, &mut block);
             self.streamed = Some(Streamed { reads: 2, ..Streamed::new(file, unread) });
         }
         while WINDOW < block.bytes.free()
             && let Some(streamed) = self.streamed.take()
         {
-            self.streamed = streamed.advance(self.files, &mut block);
+            self.streamed = streamed.advance(self.entries, &mut block);
         }
         Some(block)
     }
