@@ -34,7 +34,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 15] = [
         "ONEFOLD_HOST",
         "Host of backups, and of the snapshots that are selected, as --host. check follows the snapshots of all hosts.",
     ),
-    ("ONEFOLD_READ_CONCURRENCY", "Small files that a backup reads at the same time, as --read-concurrency."),
+    (
+        "ONEFOLD_READ_CONCURRENCY",
+        "Small files and parts of others that a backup reads at the same time, as --read-concurrency.",
+    ),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),

@@ -40,7 +40,7 @@ pub(crate) struct ParentArgs {
     /// Make no snapshot if it would be equal to its parent
     #[arg(long)]
     pub(crate) skip_if_unchanged: bool,
-    /// Number of small files, and of parts of files above 64 MiB, to read at the same time, from 1 to 64 [env: ONEFOLD_READ_CONCURRENCY] [default: one for each
+    /// Number of small files, and of parts of files above 256 KiB, to read at the same time, from 1 to 64 [env: ONEFOLD_READ_CONCURRENCY] [default: one for each
     /// processor, at most one for each 32 MiB of the memory budget, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(*READ_CONCURRENCY.end())))]
     pub(crate) read_concurrency: Option<u8>,

@@ -176,7 +176,7 @@ struct Opening {
 }
 
 impl OpenProposed {
-    /// Returns the regions to be opened, the best first: those that were proposed, and those of stored chunks next to new ones in the
+    /// Returns the regions to be opened, the best first, and the best of those that were proposed in any case: those that were proposed, and those of stored chunks next to new ones in the
     /// stream, since what is similar comes in runs, as what is equal does. The flag is true for the latter. (Shilane et al., "WAN optimized
     /// replication of backup datasets using stream-informed delta compression", FAST 2012.)
     fn rank(&self, proposed: &[Proposal], neighbors: &[StoredChunk], limit: usize) -> Vec<(RegionId, bool)> {
@@ -194,7 +194,14 @@ impl OpenProposed {
         let by_score = scores.into_iter().map(|(region, (score, is_referred))| (score, region, is_referred));
         let mut ranked: Vec<(u32, RegionId, bool)> = by_score.collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));
-        ranked.into_iter().take(limit).map(|(_, region, is_referred)| (region, is_referred)).collect()
+        let best = proposed.iter().max_by_key(|proposal| (proposal.score, proposal.region)).map(|best| best.region);
+        let mut left = limit;
+        ranked.retain(|(_, region, _)| {
+            let is_opened = 0 < left || Some(*region) == best;
+            left = left.saturating_sub(1);
+            is_opened
+        });
+        ranked.into_iter().map(|(_, region, is_referred)| (region, is_referred)).collect()
     }
 }
 

@@ -30,8 +30,13 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// Takes buffers from a device while it has some.
-    pub(crate) fn of_device(pool: device::Pool) -> Self {
-        Self { device: Some(pool), ..Self::default() }
+    pub(crate) fn with_device(self, pool: device::Pool) -> Self {
+        Self { device: Some(pool), ..self }
+    }
+
+    /// Returns the same buffers without those of a device.
+    pub(crate) fn of_heap(&self) -> Self {
+        Self { heap: Arc::clone(&self.heap), device: None }
     }
 
     /// Returns an empty buffer for one block.

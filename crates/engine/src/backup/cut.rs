@@ -476,7 +476,7 @@ mod tests {
             let unread = Unread { path, name, location, change: Change::New, len: 0 };
             let mut planned = Block { bytes: Buffers::default().take(), events: Vec::new() };
             let file = unread.location.open().unwrap();
-            assert!(LongReader::new(file, unread).plan(&mut planned).is_none());
+            assert!(LongReader::new(file, unread, Arc::default()).plan(&mut planned).is_none());
             match planned.events.pop() {
                 Some(Event::LongEnd(file)) => Event::<Searched>::LongEnd(file),
                 other => panic!("{other:?}"),

@@ -75,6 +75,7 @@ impl Ingest {
         (budget, accelerator): (&Budget, Option<&Accelerator>),
     ) -> Self {
         let depth = budget.blocks_in_flight;
+        let buffers = reader.heap_buffers();
         reader.look_ahead(driver, budget.walk_shares);
         let limits = budget.device_limits().map(|limits| (limits, budget.device_buffers()));
         let opened = accelerator.zip(limits).and_then(|(accelerator, limits)| Self::open(accelerator, &rule, limits));
@@ -94,7 +95,7 @@ impl Ingest {
                 (Box::new(driver.queue(find, Pool::Read, depth)), Box::new(queue))
             };
         let read = driver.prefetch("read", move || reader.next_block(), depth);
-        let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files.entries));
+        let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files.entries, buffers));
         let mut cutting = Cutting { read: Some(read), search: Some(search), rereader, again, cutter, name };
         let blocks = driver.prefetch("cut", move || cutting.next(), budget.cut_ahead);
         Self { blocks, accelerator: accelerator.cloned() }

@@ -29,10 +29,10 @@ pub(crate) struct LongReader {
 }
 
 impl LongReader {
-    /// Starts at the beginning of a file that was begun.
-    pub(crate) fn new(file: Box<dyn SourceFile>, unread: Unread) -> Self {
+    /// Starts at the beginning of a file that was begun. `open` is held as long as the file is open.
+    pub(crate) fn new(file: Box<dyn SourceFile>, unread: Unread, open: Arc<()>) -> Self {
         let end = file.opened().size;
-        let file = Arc::new(LongFile { file, unread, end, ends: Mutex::default() });
+        let file = Arc::new(LongFile { file, unread, end, _open: open, ends: Mutex::default() });
         Self { file, offset: 0, data_end: 0, halo: 0, is_first: true }
     }
 

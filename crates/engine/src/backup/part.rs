@@ -19,6 +19,8 @@ pub(crate) struct LongFile {
     pub(super) unread: Unread,
     /// Its end when it was opened.
     pub(super) end: u64,
+    /// Counts the long files that are open.
+    pub(super) _open: Arc<()>,
     /// Bytes that tell whether it was rewritten.
     pub(super) ends: Mutex<Ends>,
 }

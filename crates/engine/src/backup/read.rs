@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use onefold_accel::device;
 
@@ -24,13 +25,16 @@ use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
-/// Several readers open and read files up to this length, each a whole one. They read longer files in parts. A block that ends early, because the
-/// next file does not fit or the last one is long, is half full at least, except before the end of a file of several blocks.
+/// Several readers open and read files up to this length, each a whole one. They read longer files in parts. A block ends early if the next file does not fit, and
+/// behind a long file: with files that fit a block it is half full at least.
 const SMALL_BYTES_MAX: u64 = BLOCK_BYTES as u64 / 2;
 /// A file that was small when it was found, and is longer when it is opened, is read among the small ones up to this length.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 /// What becomes of a file that is read: its beginning, its bytes, its end.
 const EVENTS_OF_SMALL_FILE: usize = 3;
+
+/// Long files that are open at the same time, at most: each is open until its last part was cut. One more is read by one reader, which opens no other meanwhile.
+const LONG_FILES_MAX: usize = 64;
 
 /// Opens and reads files.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +117,8 @@ pub(crate) struct SourceReader {
     parent: Option<Parent>,
     roots: Vec<PathBuf>,
     open: Option<Open>,
+    /// Held by each long file that is open.
+    long_files: Arc<()>,
     /// A small file that did not fit into the last block.
     waiting: Option<Unread>,
     buffers: Buffers,
@@ -125,7 +131,17 @@ impl SourceReader {
     pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
         // Files that have not changed are not opened.
         let walk = if parent.is_some() { walk.with_file_xattrs() } else { walk };
-        Self { files, walk, parent, roots, open: None, waiting: None, buffers: Buffers::default(), is_finished: false }
+        Self {
+            files,
+            walk,
+            parent,
+            roots,
+            open: None,
+            long_files: Arc::new(()),
+            waiting: None,
+            buffers: Buffers::default(),
+            is_finished: false,
+        }
     }
 
     /// Looks at directories ahead on the driver's workers, within `shares` shares of memory.
@@ -133,9 +149,14 @@ impl SourceReader {
         self.walk.look_ahead(driver, shares);
     }
 
+    /// Returns the buffers for blocks that no device reads.
+    pub(crate) fn heap_buffers(&self) -> Buffers {
+        self.buffers.of_heap()
+    }
+
     /// Reads into buffers of a device while some are free.
     pub(crate) fn read_for_device(&mut self, pool: device::Pool) {
-        self.buffers = Buffers::of_device(pool);
+        self.buffers = self.buffers.clone().with_device(pool);
     }
 
     /// Returns the next block, small files not read yet; `None` at the end.
@@ -242,10 +263,11 @@ impl SourceReader {
         match open(&unread) {
             Ok(file) => {
                 let file = self.files.entries.begin(file, &unread, block);
-                self.open = Some(if file.opened().size == 0 {
-                    Open::Streamed(Streamed::new(file, unread))
+                let has_parts = file.opened().size != 0 && Arc::strong_count(&self.long_files) <= LONG_FILES_MAX;
+                self.open = Some(if has_parts {
+                    Open::Long(LongReader::new(file, unread, Arc::clone(&self.long_files)))
                 } else {
-                    Open::Long(LongReader::new(file, unread))
+                    Open::Streamed(Streamed::new(file, unread))
                 });
             }
             Err(error) => block.push(Step::Failed(unread.path, error)),

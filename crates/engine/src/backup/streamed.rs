@@ -124,9 +124,9 @@ pub(crate) struct Rereader {
 }
 
 impl Rereader {
-    /// Has no file yet.
-    pub(crate) fn new(entries: EntryRule) -> Self {
-        Self { entries, buffers: Buffers::default(), again: None, streamed: None }
+    /// Has no file yet. Its blocks take the buffers of others that are not in use: while a file is read again, nothing else is read.
+    pub(crate) fn new(entries: EntryRule, buffers: Buffers) -> Self {
+        Self { entries, buffers, again: None, streamed: None }
     }
 
     /// Starts to read a file, after the one before has ended.

@@ -24,6 +24,6 @@ pub(crate) struct Unread {
     pub(crate) location: Location,
     /// How it compares.
     pub(crate) change: Change,
-    /// How many bytes of its block are reserved for it: its length when it was found; 0 if it is read block by block.
+    /// How many bytes of its block are reserved for it: its length when it was found; 0 if it is read in parts or block by block.
     pub(crate) len: usize,
 }

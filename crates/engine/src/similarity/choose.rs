@@ -71,6 +71,13 @@ pub struct Candidate<'a> {
     pub chain: usize,
 }
 
+impl Candidate<'_> {
+    /// Returns true if the limits allow it as a base.
+    pub(super) fn is_usable(&self, limits: &Limits, headroom: u64) -> bool {
+        self.depth < limits.depth_max && self.cost <= headroom
+    }
+}
+
 /// A chunk that is put in front.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BaseChunk {
@@ -132,8 +139,7 @@ pub fn propose(votes: &[Vote], hints: &[RegionNumber], limit: usize) -> Vec<(u32
 pub fn choose(new: &RegionFeatures, candidates: &[Candidate<'_>], limits: &Limits, headroom: u64) -> Choice {
     let all = new.hashes().len();
     let needed = all.div_ceil(limits.share_part.max(1)).max(1);
-    let usable = |candidate: &&Candidate<'_>| candidate.depth < limits.depth_max && candidate.cost <= headroom;
-    let candidates: Vec<&Candidate<'_>> = candidates.iter().filter(usable).collect();
+    let candidates: Vec<&Candidate<'_>> = candidates.iter().filter(|it| it.is_usable(limits, headroom)).collect();
     let mut covered = Covered::new(all);
     let mut bases: Vec<RegionNumber> = Vec::new();
     let (mut left, mut chains) = (headroom, 0);

@@ -26,7 +26,7 @@ const MISSES_UNTIL_HALF: u32 = 8;
 /// sample, but no regions: for a first version of Linux sources 4,000 regions were opened, and two became bases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Effort {
-    /// Regions since the last one that got bases, without those for which nothing was opened.
+    /// Regions since the last one that got bases, without those for which nothing was opened that could have become a base.
     misses: u32,
 }
 
@@ -36,10 +36,10 @@ impl Effort {
         max.checked_shr(self.misses / MISSES_UNTIL_HALF).unwrap_or(0).max(1)
     }
 
-    /// Returns what follows a region for which `opened` others were opened.
-    fn after(self, opened: usize, choice: &Choice) -> Self {
+    /// Returns what follows a region for which so many others were opened that could have become bases.
+    fn after(self, usable: usize, choice: &Choice) -> Self {
         match choice {
-            Choice::None if opened == 0 => self,
+            Choice::None if usable == 0 => self,
             Choice::None => Self { misses: self.misses.saturating_add(1) },
             Choice::Regions(_) | Choice::Chunks(_) => Self::default(),
         }
@@ -131,8 +131,10 @@ impl BaseSearch {
                 chain: self.regions.chain_len(*region),
             })
             .collect();
-        let choice = choose(new, &candidates, &self.limits, self.reading.headroom(plain_len));
-        self.effort = self.effort.after(opened.len(), &choice);
+        let headroom = self.reading.headroom(plain_len);
+        let choice = choose(new, &candidates, &self.limits, headroom);
+        let usable = candidates.iter().filter(|candidate| candidate.is_usable(&self.limits, headroom)).count();
+        self.effort = self.effort.after(usable, &choice);
         if choice != Choice::None {
             for base in choice.regions() {
                 self.reading.read_as_base(&self.regions, base);
