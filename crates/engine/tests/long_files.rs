@@ -37,22 +37,28 @@ fn drivers() -> [Driver; 4] {
     [Driver::inline(1), Driver::inline(2), Driver::threads(1), Driver::threads(4)]
 }
 
+/// Backs up a tree and restores it. Returns what was reported, and the tree that came back.
+fn backed_up(source: &MemTree, driver: Driver) -> (Vec<String>, MemTree) {
+    let world = World::new(5);
+    let store = world.create(SMALL).unwrap();
+    let notes = Arc::new(Notes::default());
+    let ask = Ask { driver, monitor: Arc::clone(&notes) as Arc<dyn Monitor>, ..Ask::default() };
+    world.backup(&store, source, &ask).unwrap();
+    let failures = notes.failures.lock().unwrap().clone();
+    let (restored, report) = world.restore(&store, &newest(&store).unwrap().unwrap().1).unwrap();
+    assert_eq!(report.failures, 0);
+    (failures, restored)
+}
+
 /// Backs up a tree that misbehaves and compares what comes back with what is expected of it.
 fn check(misbehave: impl Fn(&MemTree), expect: impl Fn(&MemTree), failure: Option<&str>) {
     for driver in drivers() {
         let (source, expected) = (tree(LONG), tree(LONG));
         misbehave(&source);
         expect(&expected);
-        let world = World::new(5);
-        let store = world.create(SMALL).unwrap();
-        let notes = Arc::new(Notes::default());
-        let ask = Ask { driver, monitor: Arc::clone(&notes) as Arc<dyn Monitor>, ..Ask::default() };
-        world.backup(&store, &source, &ask).unwrap();
-        let failures = notes.failures.lock().unwrap().clone();
+        let (failures, restored) = backed_up(&source, driver);
         assert_eq!(failures.len(), usize::from(failure.is_some()), "{failures:?}");
         assert!(failure.is_none_or(|failure| failures[0].contains(failure)), "{failures:?}");
-        let (restored, report) = world.restore(&store, &newest(&store).unwrap().unwrap().1).unwrap();
-        assert_eq!(report.failures, 0);
         for tree in [&expected, &restored] {
             tree.forget_times();
         }
@@ -164,16 +170,9 @@ fn files_that_change_are_read_again_before_what_follows_them() {
     for always in [12, 17, 25] {
         for driver in drivers() {
             let source = changing(always);
-            let world = World::new(5);
-            let store = world.create(SMALL).unwrap();
-            let notes = Arc::new(Notes::default());
-            let ask = Ask { driver, monitor: Arc::clone(&notes) as Arc<dyn Monitor>, ..Ask::default() };
-            world.backup(&store, &source, &ask).unwrap();
-            let failures = notes.failures.lock().unwrap().clone();
+            let (failures, restored) = backed_up(&source, driver);
             assert_eq!(failures.len(), 1, "{failures:?}");
             assert!(failures[0].contains(&name(always)) && failures[0].contains("3 times"), "{failures:?}");
-            let (restored, report) = world.restore(&store, &newest(&store).unwrap().unwrap().1).unwrap();
-            assert_eq!(report.failures, 0);
             for tree in [&source, &restored] {
                 tree.remove(Path::new(&name(always)[1..])).unwrap();
                 tree.forget_times();

@@ -176,8 +176,8 @@ struct Opening {
 }
 
 impl OpenProposed {
-    /// Returns the regions to be opened, the best first, and the best of those that were proposed in any case: those that were proposed, and those of stored chunks next to new ones in the
-    /// stream, since what is similar comes in runs, as what is equal does. The flag is true for the latter. (Shilane et al., "WAN optimized
+    /// Returns the regions to be opened, the best first: those that were proposed, the best of them in any case, and those of stored chunks
+    /// next to new ones in the stream, since what is similar comes in runs, as what is equal does. The flag is true for the latter. (Shilane et al., "WAN optimized
     /// replication of backup datasets using stream-informed delta compression", FAST 2012.)
     fn rank(&self, proposed: &[Proposal], neighbors: &[StoredChunk], limit: usize) -> Vec<(RegionId, bool)> {
         let mut scores: BTreeMap<RegionId, (u32, bool)> = BTreeMap::new();
@@ -195,13 +195,8 @@ impl OpenProposed {
         let mut ranked: Vec<(u32, RegionId, bool)> = by_score.collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));
         let best = proposed.iter().max_by_key(|proposal| (proposal.score, proposal.region)).map(|best| best.region);
-        let mut left = limit;
-        ranked.retain(|(_, region, _)| {
-            let is_opened = 0 < left || Some(*region) == best;
-            left = left.saturating_sub(1);
-            is_opened
-        });
-        ranked.into_iter().map(|(_, region, is_referred)| (region, is_referred)).collect()
+        let opened = ranked.into_iter().enumerate().filter(|(at, (_, region, _))| *at < limit || Some(*region) == best);
+        opened.map(|(_, (_, region, is_referred))| (region, is_referred)).collect()
     }
 }
 

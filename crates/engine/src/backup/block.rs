@@ -29,7 +29,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Takes buffers from a device while it has some.
+    /// Returns the same buffers, which are those of a device while it has some.
     pub(crate) fn with_device(self, pool: device::Pool) -> Self {
         Self { device: Some(pool), ..self }
     }

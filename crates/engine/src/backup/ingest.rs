@@ -96,7 +96,8 @@ impl Ingest {
             };
         let read = driver.prefetch("read", move || reader.next_block(), depth);
         let (cutter, rereader) = (CutStage::new(cutter), Rereader::new(files.entries, buffers));
-        let mut cutting = Cutting { read: Some(read), search: Some(search), rereader, again, cutter, name };
+        let mut cutting =
+            Cutting { read: Some(read), search: Some(search), rereader, search_again: again, cutter, name };
         let blocks = driver.prefetch("cut", move || cutting.next(), budget.cut_ahead);
         Self { blocks, accelerator: accelerator.cloned() }
     }
@@ -136,7 +137,7 @@ struct Cutting {
     /// Reads files again that changed while several readers read them.
     rereader: Rereader,
     /// Finds the candidates of these.
-    again: SearchBlock,
+    search_again: SearchBlock,
     cutter: CutStage,
     name: Stage<CutBlock, CutBlock>,
 }
@@ -158,7 +159,7 @@ impl Cutting {
 
     fn searched(&mut self) -> Option<Block<Searched>> {
         if let Some(block) = self.rereader.next_block() {
-            return Some(self.again.run(block));
+            return Some(self.search_again.run(block));
         }
         let search = self.search.as_mut()?;
         while let Some(read) = &mut self.read {

@@ -15,7 +15,7 @@ pub(super) const HEAD_BYTES: usize = 4096;
 pub(crate) struct LongFile {
     /// Its handle.
     pub(super) file: Box<dyn SourceFile>,
-    /// Where the source has it.
+    /// The file as it was found.
     pub(super) unread: Unread,
     /// Its end when it was opened.
     pub(super) end: u64,

@@ -27,7 +27,7 @@ pub(super) enum Verdict {
 /// End of a file.
 pub(super) struct End {
     end: FileEnd,
-    /// What is reported about a file that is stored all the same.
+    /// Report about a file that is stored all the same.
     report: Option<Error>,
 }
 
@@ -108,7 +108,7 @@ impl Streamed {
 pub(crate) struct Again {
     /// Its handle.
     pub(super) file: Box<dyn SourceFile>,
-    /// Where the source has it.
+    /// The file as it was found.
     pub(super) unread: Unread,
 }
 

@@ -16,11 +16,11 @@ pub(crate) enum Change {
 /// A file that was found and not opened yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Unread {
-    /// Where the source has it.
+    /// Path in the source.
     pub(crate) path: PathBuf,
     /// Its name in the tree.
     pub(crate) name: Vec<u8>,
-    /// What opens it.
+    /// Location, which opens it.
     pub(crate) location: Location,
     /// How it compares.
     pub(crate) change: Change,
