@@ -117,11 +117,13 @@ def machine():
 
 
 def commit():
-    """Returns the commit that is checked out, marked where the tree differs from it."""
-    shown = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return shown.stdout.strip() or "unknown"
+    """Returns the commit that is checked out, marked where the tree differs from it in more than results of other runs."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    mark = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results") else ""
+    return (git("describe", "--always", "--abbrev=12") or "unknown") + mark
 
 
 def today():
