@@ -19,7 +19,7 @@ constexpr Code OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_IMAGE = 2
 
 // What goes wrong, and when: a number counts from 1, and 0 is never.
 struct Faults {
-    unsigned fail_call, code, lie_launch, skip_launch, skip_fetch, spoil_fetch, spoil_byte;
+    unsigned fail_call, code, lie_launch, skip_launch, skip_fetch, spoil_fetch, spoil_byte, hang_query;
 };
 
 struct Stream {
@@ -32,7 +32,7 @@ struct Event {
 };
 
 Faults faults;
-unsigned calls, launches, fetches, contexts, modules, architecture = 90;
+unsigned calls, launches, fetches, queries, contexts, modules, architecture = 90;
 bool is_initialized;
 thread_local bool is_current;
 std::map<u64, size_t> memory, locked;
@@ -51,6 +51,16 @@ Code enter(bool is_ready) {
     return is_ready ? OK : is_initialized ? INVALID_CONTEXT : NOT_INITIALIZED;
 }
 
+// From the chosen question on, the device does nothing more.
+bool hangs() { return faults.hang_query != 0 && faults.hang_query <= queries; }
+
+// A driver may wait in such a call for a device that hangs.
+void free_something() {
+    if (!hangs()) return;
+    std::fprintf(stderr, "something is freed while the device hangs\n");
+    std::abort();
+}
+
 bool holds(const std::map<u64, size_t>& memory, u64 address, size_t len) {
     auto after = memory.upper_bound(address);
     if (after == memory.begin()) return false;
@@ -60,14 +70,15 @@ bool holds(const std::map<u64, size_t>& memory, u64 address, size_t len) {
 bool has(u64 address, size_t len) { return holds(memory, address, len); }
 bool has_locked(const void* address, size_t len) { return holds(locked, reinterpret_cast<u64>(address), len); }
 
-// Does the work of a stream up to an event, or all.
-Code run_stream(Stream* stream, const Event* until) {
-    while (!stream->work.empty() && !(until != nullptr && until->is_behind)) {
-        std::function<Code()> next = std::move(stream->work.front());
-        stream->work.pop_front();
-        if (Code code = next()) return code;
-    }
-    return OK;
+// Each question lets the device do one more step of a stream.
+Code step(Stream* stream) {
+    queries++;
+    if (hangs()) return NOT_READY;
+    if (stream->work.empty()) return OK;
+    std::function<Code()> next = std::move(stream->work.front());
+    stream->work.pop_front();
+    if (Code code = next()) return code;
+    return stream->work.empty() ? OK : NOT_READY;
 }
 
 // Runs a kernel, unless it is the one that does not run, and lies if it is the one that does.
@@ -104,14 +115,17 @@ Code run_fetch(void* to, u64 from, size_t len) {
 
 API void onefold_standin_begin(const Faults* chosen, unsigned arch) {
     faults = *chosen;
-    calls = launches = fetches = 0;
+    calls = launches = fetches = queries = 0;
+    // A device that hung has left everything there.
+    contexts = modules = 0;
+    memory.clear(), locked.clear(), streams.clear(), events.clear();
     architecture = arch;
     is_initialized = is_current = false;
 }
 // Chooses faults, and counts from here on.
 API void onefold_standin_count(const Faults* chosen) {
     faults = *chosen;
-    calls = launches = fetches = 0;
+    calls = launches = fetches = queries = 0;
 }
 // Number of calls, of launches, of copies of results, and of things that were not freed.
 API unsigned onefold_standin_calls() { return calls; }
@@ -124,8 +138,8 @@ API unsigned onefold_standin_held() {
 API Code cuInit(unsigned flags) {
     // Tests of the whole program choose faults so.
     if (const char* text = std::getenv("ONEFOLD_STANDIN_FAULTS"); text != nullptr && calls == 0)
-        std::sscanf(text, "%u %u %u %u %u %u %u", &faults.fail_call, &faults.code, &faults.lie_launch, &faults.skip_launch,
-                    &faults.skip_fetch, &faults.spoil_fetch, &faults.spoil_byte);
+        std::sscanf(text, "%u %u %u %u %u %u %u %u", &faults.fail_call, &faults.code, &faults.lie_launch, &faults.skip_launch,
+                    &faults.skip_fetch, &faults.spoil_fetch, &faults.spoil_byte, &faults.hang_query);
     ENTER(true);
     is_initialized = true;
     return flags == 0 ? OK : INVALID_VALUE;
@@ -168,6 +182,7 @@ API Code cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 API Code cuDevicePrimaryCtxRelease_v2(int device) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     contexts--;
     ENTER(device == 7);
     return OK;
@@ -188,6 +203,7 @@ API Code cuModuleLoadData(void** module, const void* image) {
 }
 API Code cuModuleUnload(void* module) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     modules--;
     ENTER(is_current && module == &modules);
     return OK;
@@ -207,6 +223,7 @@ API Code cuMemAlloc_v2(u64* address, size_t len) {
 }
 API Code cuMemFree_v2(u64 address) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     if (memory.erase(address) == 0) return INVALID_VALUE;
     std::free(reinterpret_cast<void*>(address));
     ENTER(is_current);
@@ -248,12 +265,6 @@ API Code cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsi
     });
     return OK;
 }
-API Code cuCtxSynchronize() {
-    ENTER(is_current);
-    for (Stream* stream : streams)
-        if (Code code = run_stream(stream, nullptr)) return code;
-    return OK;
-}
 API Code cuMemHostAlloc(void** start, size_t len, unsigned flags) {
     ENTER(is_current);
     // Portable and nothing else: memory that is written combined would be slow to read.
@@ -264,6 +275,7 @@ API Code cuMemHostAlloc(void** start, size_t len, unsigned flags) {
 }
 API Code cuMemFreeHost(void* start) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     if (locked.erase(reinterpret_cast<u64>(start)) == 0) return INVALID_VALUE;
     std::free(start);
     ENTER(is_current);
@@ -279,20 +291,22 @@ API Code cuStreamCreate(void** handle, unsigned flags) {
 }
 API Code cuStreamDestroy_v2(void* handle) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     Stream* stream = static_cast<Stream*>(handle);
     if (streams.erase(stream) == 0) return INVALID_VALUE;
     delete stream;
     ENTER(is_current);
     return OK;
 }
-API Code cuStreamSynchronize(void* handle) {
+// What is started on the default stream is done at once.
+API Code cuStreamQuery(void* handle) {
     ENTER(is_current);
-    Stream* stream = static_cast<Stream*>(handle);
-    return streams.count(stream) == 0 ? INVALID_VALUE : run_stream(stream, nullptr);
+    Stream none, *stream = handle == nullptr ? &none : static_cast<Stream*>(handle);
+    return handle != nullptr && streams.count(stream) == 0 ? INVALID_VALUE : step(stream);
 }
 API Code cuEventCreate(void** handle, unsigned flags) {
     ENTER(is_current);
-    if (flags != 1) return INVALID_VALUE;
+    if (flags != 2) return INVALID_VALUE;
     Event* event = new Event;
     events.insert(event);
     *handle = event;
@@ -300,6 +314,7 @@ API Code cuEventCreate(void** handle, unsigned flags) {
 }
 API Code cuEventDestroy_v2(void* handle) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
+    free_something();
     Event* event = static_cast<Event*>(handle);
     if (events.erase(event) == 0) return INVALID_VALUE;
     delete event;
@@ -319,22 +334,13 @@ API Code cuEventRecord(void* handle, void* on) {
     });
     return OK;
 }
-// Each question lets the device do one more step.
 API Code cuEventQuery(void* handle) {
     ENTER(is_current);
     Event* event = static_cast<Event*>(handle);
     if (events.count(event) == 0) return INVALID_VALUE;
     if (event->is_behind || streams.count(event->stream) == 0) return OK;
-    std::function<Code()> next = std::move(event->stream->work.front());
-    event->stream->work.pop_front();
-    if (Code code = next()) return code;
-    return event->is_behind ? OK : NOT_READY;
-}
-API Code cuEventSynchronize(void* handle) {
-    ENTER(is_current);
-    Event* event = static_cast<Event*>(handle);
-    if (events.count(event) == 0) return INVALID_VALUE;
-    return event->is_behind ? OK : run_stream(event->stream, event);
+    Code code = step(event->stream);
+    return event->is_behind ? OK : code == OK ? NOT_READY : code;
 }
 API Code cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t len, void* handle) {
     ENTER(is_current);

@@ -127,6 +127,18 @@ fn a_backup_with_the_driver_makes_the_same_snapshot_and_its_faults_cost_one_line
 }
 
 #[test]
+fn a_device_that_hangs_in_a_backup_costs_half_a_minute_and_one_line() {
+    let fixture = prepared();
+    // The self-test asks 71 times whether work is done, and opening a queue once.
+    let arguments = ["backup", "source", "--memory", "1G", "--accelerator", "cuda"];
+    let ran = with_driver(&fixture, "0 0 0 0 0 0 0 80", &arguments).code(0);
+    let lines: Vec<String> = ran.stderr().lines().filter(|line| line.contains("device")).map(str::to_owned).collect();
+    let expected = "is not used any more: the device has not answered for 30 s; the processor does all of its work";
+    assert!(lines.len() == 1 && lines[0].ends_with(expected), "{}", ran.stderr());
+    assert_restores(&fixture, "restored");
+}
+
+#[test]
 fn a_check_with_the_driver_finds_what_one_without_finds() {
     let fixture = prepared();
     fixture.run(["backup", "source", "-q"]).code(0);

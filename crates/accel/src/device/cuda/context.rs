@@ -2,22 +2,33 @@
 //!
 //! The driver has a current context for each thread of the process. Every method makes its context the current one first, so that the types
 //! can go from thread to thread.
+//!
+//! A driver that waits for a device that hangs may wait forever. So nothing here waits in the driver: a thread asks again and again,
+//! for [`Driver::answer_max`] at most. Once a device has not answered, no function of the driver is called any more, and what it may
+//! still use is never freed.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::driver::{Driver, Functions, Handle};
-use crate::device::Fault;
+use crate::device::{Fault, FaultKind};
 
 /// Page-locked memory of any context.
 const PORTABLE: c_uint = 1;
 /// A stream that does not wait for the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// An event at which a waiting thread sleeps.
-const BLOCKING_SYNC: c_uint = 1;
+/// An event without a time.
+const DISABLE_TIMING: c_uint = 2;
+/// Pause between two questions whether work is done. A batch takes some hundred microseconds at least, and several are in flight.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How long a thread that runs a single kernel asks without a pause: such kernels are measured.
+const EAGER: Duration = Duration::from_millis(5);
 
 /// Kernels on a device, in the context that the process shares.
 pub(super) struct Context {
@@ -25,6 +36,8 @@ pub(super) struct Context {
     device: c_int,
     handle: Handle,
     module: Handle,
+    /// The device has not answered.
+    is_hung: AtomicBool,
 }
 
 // SAFETY: the driver's functions can be called from any thread once the context is the current one there, which each method ensures.
@@ -40,6 +53,11 @@ impl fmt::Debug for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.is_hung() {
+            // Unloading the library could wait, too.
+            std::mem::forget(Arc::clone(&self.driver));
+            return;
+        }
         let functions = &self.driver.functions;
         // SAFETY: nothing of the context is used after this. Errors leave nothing to do.
         unsafe {
@@ -84,24 +102,64 @@ impl Context {
         let mut context = ptr::null_mut();
         // SAFETY: the pointer is valid.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.functions.retain)(&raw mut context, device) })?;
-        let mut opened = Self { driver: Arc::clone(driver), device, handle: context, module: ptr::null_mut() };
+        let (driver, module) = (Arc::clone(driver), ptr::null_mut());
+        let mut opened = Self { driver, device, handle: context, module, is_hung: AtomicBool::new(false) };
         // Intermediate code is a text, which ends with a zero byte.
         let code = [code, &[0]].concat();
         let functions = opened.enter()?;
         let mut module = ptr::null_mut();
         // SAFETY: the context is the current one; the code is whole.
         let loaded = unsafe { (functions.load)(&raw mut module, code.as_ptr().cast()) };
-        driver.check("cuModuleLoadData", loaded)?;
+        opened.check("cuModuleLoadData", loaded)?;
         opened.module = module;
         Ok(Arc::new(opened))
     }
 
-    /// Makes the context the current one of this thread, and returns the functions that need it.
+    fn is_hung(&self) -> bool {
+        self.is_hung.load(Ordering::Relaxed)
+    }
+
+    fn hung(&self) -> Fault {
+        let seconds = self.driver.answer_max.as_secs_f64();
+        Fault::new(FaultKind::Lost, format!("the device has not answered for {seconds} s"))
+    }
+
+    /// Makes the context the current one of this thread, and returns the functions that need it. A fault if the device has not answered.
     fn enter(&self) -> Result<&Functions, Fault> {
+        if self.is_hung() {
+            return Err(self.hung());
+        }
         let functions = &self.driver.functions;
         // SAFETY: the context is retained until this is dropped.
         self.check("cuCtxSetCurrent", unsafe { (functions.set_current)(self.handle) })?;
         Ok(functions)
+    }
+
+    /// Makes the context the current one if possible, and returns the functions that free what a value holds. `None` if the device has
+    /// not answered.
+    fn enter_to_free(&self) -> Option<&Functions> {
+        if self.is_hung() {
+            return None;
+        }
+        // A device that refuses calls uses nothing any more.
+        let _entered = self.enter();
+        Some(&self.driver.functions)
+    }
+
+    /// Asks until the answer is yes, at first without pauses.
+    #[expect(clippy::disallowed_methods, reason = "a device that hangs is found by the clock")]
+    fn wait(&self, call: &str, eager: Duration, ask: impl Fn(&Functions) -> c_uint) -> Result<(), Fault> {
+        let functions = self.enter()?;
+        let start = Instant::now();
+        while !self.driver.answer(call, ask(functions))? {
+            let waited = start.elapsed();
+            if self.driver.answer_max <= waited {
+                self.is_hung.store(true, Ordering::Relaxed);
+                return Err(self.hung());
+            }
+            if waited < eager { thread::yield_now() } else { thread::sleep(PAUSE) }
+        }
+        Ok(())
     }
 
     fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
@@ -162,12 +220,11 @@ impl Context {
         self.synchronize(kernel)
     }
 
-    /// Waits for everything on the device.
+    /// Waits for everything on the default stream.
     pub(super) fn synchronize(&self, after: &CStr) -> Result<(), Fault> {
-        let functions = self.enter()?;
-        // SAFETY: it has no arguments.
-        let code = unsafe { (functions.synchronize)() };
-        self.check(&format!("cuCtxSynchronize after {}", after.to_string_lossy()), code)
+        let call = format!("cuStreamQuery after {}", after.to_string_lossy());
+        // SAFETY: null is the default stream.
+        self.wait(&call, EAGER, |functions| unsafe { (functions.stream_query)(ptr::null_mut()) })
     }
 
     /// Starts a kernel on a stream, or on the default one.
@@ -227,7 +284,7 @@ impl Context {
         let functions = self.enter()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the pointer is valid.
-        self.check("cuEventCreate", unsafe { (functions.event_create)(&raw mut handle, BLOCKING_SYNC) })?;
+        self.check("cuEventCreate", unsafe { (functions.event_create)(&raw mut handle, DISABLE_TIMING) })?;
         Ok(Event { context: Arc::clone(self), handle })
     }
 }
@@ -273,13 +330,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let Ok(functions) = self.context.enter() else {
-            // A device that does not answer has forgotten its memory. The driver frees it with the process.
-            // SAFETY: the memory is not used after this.
-            unsafe { (self.context.driver.functions.free)(self.address) };
-            return;
-        };
-        // It may have had a key. SAFETY: the memory has that length and is not used after this.
+        let Some(functions) = self.context.enter_to_free() else { return };
+        // It may have had a key. A device that refuses calls has forgotten its memory. SAFETY: the memory has that length and is not used
+        // after this.
         unsafe {
             (functions.fill)(self.address, 0, self.len);
             (functions.free)(self.address);
@@ -287,7 +340,7 @@ impl Drop for Memory {
     }
 }
 
-/// Page-locked memory of the host.
+/// Page-locked memory of the host. It is not freed once the device has not answered, because the device may still write to it.
 pub struct PageLocked {
     context: Arc<Context>,
     start: *mut u8,
@@ -323,9 +376,9 @@ impl DerefMut for PageLocked {
 
 impl Drop for PageLocked {
     fn drop(&mut self) {
-        let _entered = self.context.enter();
+        let Some(functions) = self.context.enter_to_free() else { return };
         // SAFETY: the memory is not used after this. An error leaves nothing to do.
-        unsafe { (self.context.driver.functions.host_free)(self.start.cast()) };
+        unsafe { (functions.host_free)(self.start.cast()) };
     }
 }
 
@@ -393,9 +446,8 @@ impl Stream {
 
     /// Waits for everything on the stream.
     pub(super) fn synchronize(&self) -> Result<(), Fault> {
-        let functions = self.context.enter()?;
         // SAFETY: the stream exists.
-        self.context.check("cuStreamSynchronize", unsafe { (functions.stream_synchronize)(self.handle) })
+        self.context.wait("cuStreamQuery", Duration::ZERO, |functions| unsafe { (functions.stream_query)(self.handle) })
     }
 
     /// Places an event behind everything on the stream so far.
@@ -408,9 +460,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let _entered = self.context.enter();
+        let Some(functions) = self.context.enter_to_free() else { return };
         // SAFETY: the stream is not used after this.
-        unsafe { (self.context.driver.functions.stream_destroy)(self.handle) };
+        unsafe { (functions.stream_destroy)(self.handle) };
     }
 }
 
@@ -434,16 +486,15 @@ impl Event {
 
     /// Waits until the stream is behind the event.
     pub(super) fn wait(&self) -> Result<(), Fault> {
-        let functions = self.context.enter()?;
         // SAFETY: the event exists.
-        self.context.check("cuEventSynchronize", unsafe { (functions.event_synchronize)(self.handle) })
+        self.context.wait("cuEventQuery", Duration::ZERO, |functions| unsafe { (functions.event_query)(self.handle) })
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _entered = self.context.enter();
+        let Some(functions) = self.context.enter_to_free() else { return };
         // SAFETY: the event is not used after this.
-        unsafe { (self.context.driver.functions.event_destroy)(self.handle) };
+        unsafe { (functions.event_destroy)(self.handle) };
     }
 }

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::fmt;
 use std::ptr;
+use std::time::Duration;
 
 use libloading::Library;
 
@@ -32,6 +33,8 @@ const MULTIPROCESSORS: c_int = 16;
 const OUT_OF_MEMORY: c_uint = 2;
 const NO_DEVICE: c_uint = 100;
 const NO_SUCH_DEVICE: c_uint = 101;
+/// How long a device may take for what waits on a stream. Other programs on the same device may take some of it.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// From no code for this device to a PTX that is too new, and a driver that does not fit the kernel's module.
 const UNSUITABLE: [c_uint; 6] = [34, 209, 218, 222, 223, 803];
 
@@ -79,18 +82,16 @@ functions! {
     from_device "cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
     fill "cuMemsetD8_v2" (u64, c_uchar, usize);
     launch "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
-    synchronize "cuCtxSynchronize" ();
     error_name "cuGetErrorName" (c_uint, *mut *const c_char);
     host_allocate "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     host_free "cuMemFreeHost" (*mut c_void);
     stream_create "cuStreamCreate" (*mut Handle, c_uint);
     stream_destroy "cuStreamDestroy_v2" (Handle);
-    stream_synchronize "cuStreamSynchronize" (Handle);
+    stream_query "cuStreamQuery" (Handle);
     event_create "cuEventCreate" (*mut Handle, c_uint);
     event_destroy "cuEventDestroy_v2" (Handle);
     event_record "cuEventRecord" (Handle, Handle);
     event_query "cuEventQuery" (Handle);
-    event_synchronize "cuEventSynchronize" (Handle);
     to_device_later "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
     from_device_later "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
     fill_later "cuMemsetD8Async" (u64, c_uchar, usize, Handle);
@@ -99,6 +100,8 @@ functions! {
 /// The driver, initialized.
 pub(super) struct Driver {
     pub(super) functions: Functions,
+    /// How long a device may take until it counts as hung.
+    pub(super) answer_max: Duration,
 }
 
 impl fmt::Debug for Driver {
@@ -120,7 +123,7 @@ impl Driver {
         let library = library.ok_or_else(|| Fault::new(FaultKind::Absent, MISSING))?;
         let functions = Functions::of(library)
             .map_err(|error| Fault::new(FaultKind::Unsuitable, format!("the driver lacks a function: {error}")))?;
-        let driver = Self { functions };
+        let driver = Self { functions, answer_max: ANSWER_MAX };
         // SAFETY: the argument must be 0.
         driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
         Ok(driver)

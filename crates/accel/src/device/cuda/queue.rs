@@ -101,7 +101,7 @@ pub(super) struct CudaQueue {
 impl Drop for CudaQueue {
     fn drop(&mut self) {
         for position in &mut self.positions {
-            // A device that does not answer copies nothing any more.
+            // A device that refuses calls copies nothing any more. Blocks of one that hangs are read at most, and are never freed.
             let _lost = position.stream.synchronize();
             position.blocks.clear();
         }

@@ -1,5 +1,6 @@
 use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use libloading::Library;
 
@@ -33,6 +34,8 @@ struct Faults {
     /// This copy has a wrong bit in the byte whose number follows.
     spoil_fetch: c_uint,
     spoil_byte: c_uint,
+    /// From this question on whether work is done, the device does no more of it.
+    hang_query: c_uint,
 }
 
 impl StandIn {
@@ -69,8 +72,14 @@ impl StandIn {
     /// Opens the device, which is then used with and without faults.
     fn open(&self) -> Arc<dyn Device> {
         self.begin(Faults::default(), 90);
-        let driver = Arc::new(Driver::open_any(&[Self::PATH]).unwrap());
-        Arc::new(Cuda::of(&driver, 0).unwrap())
+        Arc::new(Cuda::of(&Self::impatient(), 0).unwrap())
+    }
+
+    /// Opens the driver, which does not wait long for a device that hangs.
+    fn impatient() -> Arc<Driver> {
+        let mut driver = Driver::open_any(&[Self::PATH]).unwrap();
+        driver.answer_max = Duration::from_millis(20);
+        Arc::new(driver)
     }
 
     /// Does the work of batches, and counts calls from their beginning.
@@ -249,6 +258,39 @@ fn an_error_at_any_call_of_a_batch_is_a_fault_and_everything_is_freed() {
         }
     }
     assert!(30 < failed, "{failed}");
+}
+
+#[test]
+fn a_device_that_hangs_in_a_batch_is_lost_and_nothing_is_freed_that_it_may_use() {
+    let stand_in = StandIn::new();
+    let works = works();
+    let mut hung = 0;
+    for question in (1..).step_by(11) {
+        let device = stand_in.open();
+        stand_in.count_from_here(Faults { hang_query: question, ..Faults::default() });
+        // The library ends the process if anything is freed meanwhile.
+        let outcome = Work::run(&device, &works, Check::All);
+        drop(device);
+        match outcome {
+            Err(fault) => {
+                assert_eq!(fault, Fault::new(FaultKind::Lost, "the device has not answered for 0.02 s"));
+                assert!(2 < stand_in.number(b"onefold_standin_held\0"), "memory is still there");
+                hung += 1;
+            }
+            Ok(_) => break,
+        }
+    }
+    assert!(5 < hung, "{hung}");
+}
+
+#[test]
+fn a_device_that_hangs_in_its_test_is_lost() {
+    let stand_in = StandIn::new();
+    for question in [1, 2, 30, 71] {
+        stand_in.begin(Faults { hang_query: question, ..Faults::default() }, 90);
+        let fault = test(&StandIn::impatient(), 0).unwrap_err();
+        assert_eq!(fault, Fault::new(FaultKind::Lost, "the device has not answered for 0.02 s"), "question {question}");
+    }
 }
 
 #[test]
