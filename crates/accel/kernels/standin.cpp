@@ -32,10 +32,11 @@ struct Event {
 };
 
 Faults faults;
-unsigned calls, launches, fetches, queries, contexts, modules, architecture = 90;
+unsigned calls, launches, fetches, queries, asked, contexts, modules, architecture = 90;
 bool is_initialized;
 thread_local bool is_current;
 std::map<u64, size_t> memory, locked;
+Stream default_stream;
 std::set<Stream*> streams;
 std::set<Event*> events;
 std::recursive_mutex mutex;
@@ -54,11 +55,17 @@ Code enter(bool is_ready) {
 // From the chosen question on, the device does nothing more.
 bool hangs() { return faults.hang_query != 0 && faults.hang_query <= queries; }
 
-// A driver may wait in such a call for a device that hangs.
-void free_something() {
-    if (!hangs()) return;
-    std::fprintf(stderr, "something is freed while the device hangs\n");
-    std::abort();
+// Such a call waits for the default stream, and forever for a device that hangs.
+void wait_for_default() {
+    if (hangs()) {
+        std::fprintf(stderr, "a call waits for a device that hangs\n");
+        std::abort();
+    }
+    while (!default_stream.work.empty()) {
+        std::function<Code()> next = std::move(default_stream.work.front());
+        default_stream.work.pop_front();
+        next();
+    }
 }
 
 bool holds(const std::map<u64, size_t>& memory, u64 address, size_t len) {
@@ -73,6 +80,7 @@ bool has_locked(const void* address, size_t len) { return holds(locked, reinterp
 // Each question lets the device do one more step of a stream.
 Code step(Stream* stream) {
     queries++;
+    asked = calls;
     if (hangs()) return NOT_READY;
     if (stream->work.empty()) return OK;
     std::function<Code()> next = std::move(stream->work.front());
@@ -114,23 +122,29 @@ Code run_fetch(void* to, u64 from, size_t len) {
     if (Code code = enter(is_ready)) return code
 
 API void onefold_standin_begin(const Faults* chosen, unsigned arch) {
+    bool has_hung = hangs();
     faults = *chosen;
-    calls = launches = fetches = queries = 0;
-    // A device that hung has left everything there.
-    contexts = modules = 0;
-    memory.clear(), locked.clear(), streams.clear(), events.clear();
+    calls = launches = fetches = queries = asked = 0;
+    if (has_hung) {
+        // Everything is still there.
+        contexts = modules = 0;
+        memory.clear(), locked.clear(), streams.clear(), events.clear(), default_stream.work.clear();
+    }
     architecture = arch;
     is_initialized = is_current = false;
 }
 // Chooses faults, and counts from here on.
 API void onefold_standin_count(const Faults* chosen) {
     faults = *chosen;
-    calls = launches = fetches = queries = 0;
+    calls = launches = fetches = queries = asked = 0;
 }
 // Number of calls, of launches, of copies of results, and of things that were not freed.
 API unsigned onefold_standin_calls() { return calls; }
 API unsigned onefold_standin_launches() { return launches; }
 API unsigned onefold_standin_fetches() { return fetches; }
+// Number of questions whether work is done, and of calls since the last one.
+API unsigned onefold_standin_questions() { return queries; }
+API unsigned onefold_standin_calls_since() { return calls - asked; }
 API unsigned onefold_standin_held() {
     return contexts + modules + (unsigned)(memory.size() + locked.size() + streams.size() + events.size());
 }
@@ -182,7 +196,7 @@ API Code cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 API Code cuDevicePrimaryCtxRelease_v2(int device) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     contexts--;
     ENTER(device == 7);
     return OK;
@@ -203,7 +217,7 @@ API Code cuModuleLoadData(void** module, const void* image) {
 }
 API Code cuModuleUnload(void* module) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     modules--;
     ENTER(is_current && module == &modules);
     return OK;
@@ -223,7 +237,7 @@ API Code cuMemAlloc_v2(u64* address, size_t len) {
 }
 API Code cuMemFree_v2(u64 address) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     if (memory.erase(address) == 0) return INVALID_VALUE;
     std::free(reinterpret_cast<void*>(address));
     ENTER(is_current);
@@ -232,19 +246,25 @@ API Code cuMemFree_v2(u64 address) {
 API Code cuMemcpyHtoD_v2(u64 to, const void* from, size_t len) {
     ENTER(is_current);
     if (!has(to, len)) return INVALID_VALUE;
+    wait_for_default();
     std::memcpy(reinterpret_cast<void*>(to), from, len);
     return OK;
 }
 API Code cuMemcpyDtoH_v2(void* to, u64 from, size_t len) {
     ENTER(is_current);
     if (!has(from, len)) return INVALID_VALUE;
+    wait_for_default();
     std::memcpy(to, reinterpret_cast<const void*>(from), len);
     return OK;
 }
 API Code cuMemsetD8_v2(u64 to, unsigned char byte, size_t len) {
     ENTER(is_current);
     if (!has(to, len)) return INVALID_VALUE;
-    std::memset(reinterpret_cast<void*>(to), byte, len);
+    default_stream.work.push_back([=] {
+        if (!has(to, len)) return INVALID_VALUE;
+        std::memset(reinterpret_cast<void*>(to), byte, len);
+        return OK;
+    });
     return OK;
 }
 API Code cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
@@ -252,9 +272,8 @@ API Code cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsi
     ENTER(is_current);
     if (y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared != 0 || extra != nullptr) return INVALID_VALUE;
     const Entry* kernel = static_cast<const Entry*>(function);
-    if (handle == nullptr) return run_kernel(kernel, x, threads, arguments);
-    Stream* stream = static_cast<Stream*>(handle);
-    if (streams.count(stream) == 0) return INVALID_VALUE;
+    Stream* stream = handle == nullptr ? &default_stream : static_cast<Stream*>(handle);
+    if (handle != nullptr && streams.count(stream) == 0) return INVALID_VALUE;
     // The driver takes the values now.
     std::vector<u64> values;
     for (unsigned i = 0; i < kernel->arguments; i++) values.push_back(*static_cast<u64*>(arguments[i]));
@@ -275,7 +294,7 @@ API Code cuMemHostAlloc(void** start, size_t len, unsigned flags) {
 }
 API Code cuMemFreeHost(void* start) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     if (locked.erase(reinterpret_cast<u64>(start)) == 0) return INVALID_VALUE;
     std::free(start);
     ENTER(is_current);
@@ -291,17 +310,16 @@ API Code cuStreamCreate(void** handle, unsigned flags) {
 }
 API Code cuStreamDestroy_v2(void* handle) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     Stream* stream = static_cast<Stream*>(handle);
     if (streams.erase(stream) == 0) return INVALID_VALUE;
     delete stream;
     ENTER(is_current);
     return OK;
 }
-// What is started on the default stream is done at once.
 API Code cuStreamQuery(void* handle) {
     ENTER(is_current);
-    Stream none, *stream = handle == nullptr ? &none : static_cast<Stream*>(handle);
+    Stream* stream = handle == nullptr ? &default_stream : static_cast<Stream*>(handle);
     return handle != nullptr && streams.count(stream) == 0 ? INVALID_VALUE : step(stream);
 }
 API Code cuEventCreate(void** handle, unsigned flags) {
@@ -314,7 +332,7 @@ API Code cuEventCreate(void** handle, unsigned flags) {
 }
 API Code cuEventDestroy_v2(void* handle) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    free_something();
+    wait_for_default();
     Event* event = static_cast<Event*>(handle);
     if (events.erase(event) == 0) return INVALID_VALUE;
     delete event;

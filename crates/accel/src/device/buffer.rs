@@ -81,17 +81,19 @@ impl Pool {
     /// Takes a free buffer, with bytes of its last use in it. `None` if all are in use, or the device has no memory.
     pub fn take(&self) -> Option<Buffer> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = if let Some(memory) = state.free.pop() {
-            memory
-        } else if state.left == 0 {
-            return None;
-        } else if let Ok(memory) = (self.0.allocate)(self.0.buffer_bytes) {
-            state.left -= 1;
+        let free = state.free.pop();
+        let memory = if let Some(memory) = free {
             memory
         } else {
-            // The next attempt would fail, too.
-            state.left = 0;
-            return None;
+            state.left = state.left.checked_sub(1)?;
+            // A device that hangs may keep this thread; the others return their buffers meanwhile.
+            drop(state);
+            let allocated = (self.0.allocate)(self.0.buffer_bytes);
+            if allocated.is_err() {
+                // The next attempt would fail, too.
+                self.0.state.lock().unwrap_or_else(PoisonError::into_inner).left = 0;
+            }
+            allocated.ok()?
         };
         Some(Buffer { memory: Some(memory), home: Arc::clone(&self.0) })
     }

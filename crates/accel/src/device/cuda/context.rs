@@ -3,28 +3,24 @@
 //! The driver has a current context for each thread of the process. Every method makes its context the current one first, so that the types
 //! can go from thread to thread.
 //!
-//! A driver that waits for a device that hangs may wait forever. So nothing here waits in the driver: a thread asks again and again,
-//! for [`Driver::answer_max`] at most. Once a device has not answered, no function of the driver is called any more, and what it may
-//! still use is never freed.
+//! A driver that waits for a device that hangs may wait forever. So a thread asks again and again whether work is done, for [`Driver::answer_max`] at
+//! most, and calls functions that wait inside, such as copies and those that free memory, only when nothing is left to wait for. Once a
+//! device has not answered, no function of the driver is called any more, and what it may still use is never freed.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::driver::{Driver, Functions, Handle};
-use crate::device::{Fault, FaultKind};
+use crate::device::Fault;
 
 /// Page-locked memory of any context.
 const PORTABLE: c_uint = 1;
-/// A stream that does not wait for the default stream.
-const NON_BLOCKING: c_uint = 1;
-/// An event without a time.
-const DISABLE_TIMING: c_uint = 2;
 /// Pause between two questions whether work is done. A batch takes some hundred microseconds at least, and several are in flight.
 const PAUSE: Duration = Duration::from_micros(50);
 /// How long a thread that runs a single kernel asks without a pause: such kernels are measured.
@@ -32,12 +28,10 @@ const EAGER: Duration = Duration::from_millis(5);
 
 /// Kernels on a device, in the context that the process shares.
 pub(super) struct Context {
-    driver: Arc<Driver>,
+    pub(super) driver: Arc<Driver>,
     device: c_int,
     handle: Handle,
     module: Handle,
-    /// The device has not answered.
-    is_hung: AtomicBool,
 }
 
 // SAFETY: the driver's functions can be called from any thread once the context is the current one there, which each method ensures.
@@ -103,7 +97,7 @@ impl Context {
         // SAFETY: the pointer is valid.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.functions.retain)(&raw mut context, device) })?;
         let (driver, module) = (Arc::clone(driver), ptr::null_mut());
-        let mut opened = Self { driver, device, handle: context, module, is_hung: AtomicBool::new(false) };
+        let mut opened = Self { driver, device, handle: context, module };
         // Intermediate code is a text, which ends with a zero byte.
         let code = [code, &[0]].concat();
         let functions = opened.enter()?;
@@ -115,20 +109,13 @@ impl Context {
         Ok(Arc::new(opened))
     }
 
-    fn is_hung(&self) -> bool {
-        self.is_hung.load(Ordering::Relaxed)
-    }
-
-    fn hung(&self) -> Fault {
-        let seconds = self.driver.answer_max.as_secs_f64();
-        Fault::new(FaultKind::Lost, format!("the device has not answered for {seconds} s"))
+    pub(super) fn is_hung(&self) -> bool {
+        self.driver.is_hung.load(Ordering::Relaxed)
     }
 
     /// Makes the context the current one of this thread, and returns the functions that need it. A fault if the device has not answered.
-    fn enter(&self) -> Result<&Functions, Fault> {
-        if self.is_hung() {
-            return Err(self.hung());
-        }
+    pub(super) fn enter(&self) -> Result<&Functions, Fault> {
+        self.driver.check_hung()?;
         let functions = &self.driver.functions;
         // SAFETY: the context is retained until this is dropped.
         self.check("cuCtxSetCurrent", unsafe { (functions.set_current)(self.handle) })?;
@@ -137,7 +124,7 @@ impl Context {
 
     /// Makes the context the current one if possible, and returns the functions that free what a value holds. `None` if the device has
     /// not answered.
-    fn enter_to_free(&self) -> Option<&Functions> {
+    pub(super) fn enter_to_free(&self) -> Option<&Functions> {
         if self.is_hung() {
             return None;
         }
@@ -148,21 +135,24 @@ impl Context {
 
     /// Asks until the answer is yes, at first without pauses.
     #[expect(clippy::disallowed_methods, reason = "a device that hangs is found by the clock")]
-    fn wait(&self, call: &str, eager: Duration, ask: impl Fn(&Functions) -> c_uint) -> Result<(), Fault> {
+    pub(super) fn wait(&self, call: &str, eager: Duration, ask: impl Fn(&Functions) -> c_uint) -> Result<(), Fault> {
         let functions = self.enter()?;
         let start = Instant::now();
-        while !self.driver.answer(call, ask(functions))? {
+        loop {
+            // A process that was stopped asks once more.
             let waited = start.elapsed();
+            if self.driver.answer(call, ask(functions))? {
+                return Ok(());
+            }
             if self.driver.answer_max <= waited {
-                self.is_hung.store(true, Ordering::Relaxed);
-                return Err(self.hung());
+                self.driver.is_hung.store(true, Ordering::Relaxed);
+                return self.driver.check_hung();
             }
             if waited < eager { thread::yield_now() } else { thread::sleep(PAUSE) }
         }
-        Ok(())
     }
 
-    fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
+    pub(super) fn check(&self, call: &str, code: c_uint) -> Result<(), Fault> {
         self.driver.check(call, code)
     }
 
@@ -176,6 +166,7 @@ impl Context {
         let memory = Memory { context: Arc::clone(self), address, len };
         // SAFETY: the memory has that length.
         self.check("cuMemsetD8", unsafe { (functions.fill)(address, byte, len) })?;
+        self.synchronize(c"cuMemsetD8")?;
         Ok(memory)
     }
 
@@ -232,7 +223,7 @@ impl Context {
     /// # Safety
     ///
     /// As of `launch`, until the stream is behind the kernel.
-    unsafe fn start(
+    pub(super) unsafe fn start(
         &self,
         stream: Handle,
         kernel: &Kernel,
@@ -269,24 +260,6 @@ impl Context {
         unsafe { start.write_bytes(0, len) };
         Ok(PageLocked { context: Arc::clone(self), start, len })
     }
-
-    /// Creates a stream.
-    pub(super) fn stream(self: &Arc<Self>) -> Result<Stream, Fault> {
-        let functions = self.enter()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the pointer is valid.
-        self.check("cuStreamCreate", unsafe { (functions.stream_create)(&raw mut handle, NON_BLOCKING) })?;
-        Ok(Stream { context: Arc::clone(self), handle })
-    }
-
-    /// Creates an event.
-    pub(super) fn event(self: &Arc<Self>) -> Result<Event, Fault> {
-        let functions = self.enter()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the pointer is valid.
-        self.check("cuEventCreate", unsafe { (functions.event_create)(&raw mut handle, DISABLE_TIMING) })?;
-        Ok(Event { context: Arc::clone(self), handle })
-    }
 }
 
 /// A kernel that was found.
@@ -299,7 +272,7 @@ pub(super) struct Kernel {
 // SAFETY: the handle is a constant of its module.
 unsafe impl Send for Kernel {}
 
-/// Memory of a device. It is cleared and freed when dropped.
+/// Memory of a device. It is cleared and freed when dropped, unless the device has not answered.
 #[derive(Debug)]
 pub(super) struct Memory {
     context: Arc<Context>,
@@ -314,6 +287,7 @@ impl Memory {
         assert!(len <= self.len, "{len} of {} bytes", self.len);
         let mut values = vec![T::default(); count];
         if len != 0 {
+            self.context.synchronize(c"the kernels")?;
             let functions = self.context.enter()?;
             // SAFETY: both have that length, and any bytes are a value.
             let code = unsafe { (functions.from_device)(values.as_mut_ptr().cast(), self.address, len) };
@@ -322,7 +296,7 @@ impl Memory {
         Ok(values)
     }
 
-    fn from(&self, at: usize, len: usize) -> u64 {
+    pub(super) fn from(&self, at: usize, len: usize) -> u64 {
         assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
         self.address + at as u64
     }
@@ -331,12 +305,12 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(functions) = self.context.enter_to_free() else { return };
-        // It may have had a key. A device that refuses calls has forgotten its memory. SAFETY: the memory has that length and is not used
-        // after this.
-        unsafe {
-            (functions.fill)(self.address, 0, self.len);
-            (functions.free)(self.address);
-        }
+        // It may have had a key. A device that refuses calls has forgotten its memory. SAFETY: the memory has that length.
+        unsafe { (functions.fill)(self.address, 0, self.len) };
+        let _cleared = self.context.synchronize(c"cuMemsetD8");
+        let Some(functions) = self.context.enter_to_free() else { return };
+        // SAFETY: the memory is not used after this.
+        unsafe { (functions.free)(self.address) };
     }
 }
 
@@ -379,122 +353,5 @@ impl Drop for PageLocked {
         let Some(functions) = self.context.enter_to_free() else { return };
         // SAFETY: the memory is not used after this. An error leaves nothing to do.
         unsafe { (functions.host_free)(self.start.cast()) };
-    }
-}
-
-/// An order of copies and kernels on a device.
-#[derive(Debug)]
-pub(super) struct Stream {
-    context: Arc<Context>,
-    handle: Handle,
-}
-
-// SAFETY: handles can be used from any thread.
-unsafe impl Send for Stream {}
-
-impl Stream {
-    /// Copies bytes to a device.
-    ///
-    /// # Safety
-    ///
-    /// Nobody may change or free the bytes until the stream is behind the copy.
-    pub(super) unsafe fn send(&self, bytes: &[u8], to: &Memory, at: usize) -> Result<(), Fault> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (functions, address) = (self.context.enter()?, to.from(at, bytes.len()));
-        // SAFETY: both have that length; the caller keeps the bytes.
-        let code = unsafe { (functions.to_device_later)(address, bytes.as_ptr().cast(), bytes.len(), self.handle) };
-        self.context.check("cuMemcpyHtoDAsync", code)
-    }
-
-    /// Copies the first `len` bytes of a device's memory.
-    ///
-    /// # Safety
-    ///
-    /// Nobody may use the bytes until the stream is behind the copy.
-    pub(super) unsafe fn fetch(&self, from: &Memory, len: usize, to: &mut PageLocked) -> Result<(), Fault> {
-        let (functions, address) = (self.context.enter()?, from.from(0, len));
-        assert!(len <= to.len, "{len} of {} bytes", to.len);
-        // SAFETY: both have that length; the caller keeps the bytes.
-        let code = unsafe { (functions.from_device_later)(to.start.cast(), address, len, self.handle) };
-        self.context.check("cuMemcpyDtoHAsync", code)
-    }
-
-    /// Fills the first `len` bytes of a device's memory.
-    pub(super) fn fill(&self, memory: &Memory, byte: u8, len: usize) -> Result<(), Fault> {
-        let (functions, address) = (self.context.enter()?, memory.from(0, len));
-        // SAFETY: the memory has that length.
-        let code = unsafe { (functions.fill_later)(address, byte, len, self.handle) };
-        self.context.check("cuMemsetD8Async", code)
-    }
-
-    /// Starts a kernel.
-    ///
-    /// # Safety
-    ///
-    /// The arguments must be what the kernel takes, and the memory must be as large as it uses, until the stream is behind the kernel.
-    pub(super) unsafe fn launch(
-        &self,
-        kernel: &Kernel,
-        shape: (u32, u32),
-        arguments: &[Argument<'_>],
-    ) -> Result<(), Fault> {
-        // SAFETY: the caller vouches for the arguments.
-        unsafe { self.context.start(self.handle, kernel, shape, arguments) }
-    }
-
-    /// Waits for everything on the stream.
-    pub(super) fn synchronize(&self) -> Result<(), Fault> {
-        // SAFETY: the stream exists.
-        self.context.wait("cuStreamQuery", Duration::ZERO, |functions| unsafe { (functions.stream_query)(self.handle) })
-    }
-
-    /// Places an event behind everything on the stream so far.
-    pub(super) fn record(&self, event: &Event) -> Result<(), Fault> {
-        let functions = self.context.enter()?;
-        // SAFETY: both exist.
-        self.context.check("cuEventRecord", unsafe { (functions.event_record)(event.handle, self.handle) })
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        let Some(functions) = self.context.enter_to_free() else { return };
-        // SAFETY: the stream is not used after this.
-        unsafe { (functions.stream_destroy)(self.handle) };
-    }
-}
-
-/// A point in a stream.
-#[derive(Debug)]
-pub(super) struct Event {
-    context: Arc<Context>,
-    handle: Handle,
-}
-
-// SAFETY: handles can be used from any thread.
-unsafe impl Send for Event {}
-
-impl Event {
-    /// Returns true if the stream is behind the event.
-    pub(super) fn is_behind(&self) -> Result<bool, Fault> {
-        let functions = self.context.enter()?;
-        // SAFETY: the event exists.
-        self.context.driver.answer("cuEventQuery", unsafe { (functions.event_query)(self.handle) })
-    }
-
-    /// Waits until the stream is behind the event.
-    pub(super) fn wait(&self) -> Result<(), Fault> {
-        // SAFETY: the event exists.
-        self.context.wait("cuEventQuery", Duration::ZERO, |functions| unsafe { (functions.event_query)(self.handle) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        let Some(functions) = self.context.enter_to_free() else { return };
-        // SAFETY: the event is not used after this.
-        unsafe { (functions.event_destroy)(self.handle) };
     }
 }

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::fmt;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libloading::Library;
@@ -33,6 +34,8 @@ const MULTIPROCESSORS: c_int = 16;
 const OUT_OF_MEMORY: c_uint = 2;
 const NO_DEVICE: c_uint = 100;
 const NO_SUCH_DEVICE: c_uint = 101;
+/// A device of this process has not answered.
+static IS_HUNG: AtomicBool = AtomicBool::new(false);
 /// How long a device may take for what waits on a stream. Other programs on the same device may take some of it.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// From no code for this device to a PTX that is too new, and a driver that does not fit the kernel's module.
@@ -102,6 +105,8 @@ pub(super) struct Driver {
     pub(super) functions: Functions,
     /// How long a device may take until it counts as hung.
     pub(super) answer_max: Duration,
+    /// A device has not answered. Everything that is opened later shares its context.
+    pub(super) is_hung: &'static AtomicBool,
 }
 
 impl fmt::Debug for Driver {
@@ -123,10 +128,20 @@ impl Driver {
         let library = library.ok_or_else(|| Fault::new(FaultKind::Absent, MISSING))?;
         let functions = Functions::of(library)
             .map_err(|error| Fault::new(FaultKind::Unsuitable, format!("the driver lacks a function: {error}")))?;
-        let driver = Self { functions, answer_max: ANSWER_MAX };
+        let driver = Self { functions, answer_max: ANSWER_MAX, is_hung: &IS_HUNG };
+        driver.check_hung()?;
         // SAFETY: the argument must be 0.
         driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
         Ok(driver)
+    }
+
+    /// Returns a fault if a device has not answered.
+    pub(super) fn check_hung(&self) -> Result<(), Fault> {
+        if !self.is_hung.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let seconds = self.answer_max.as_secs_f64();
+        Err(Fault::new(FaultKind::Lost, format!("the device has not answered for {seconds} s")))
     }
 
     /// Makes a fault of a code.

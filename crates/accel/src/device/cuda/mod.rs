@@ -7,6 +7,7 @@ mod queue;
 mod rates;
 mod references;
 mod selftest;
+mod stream;
 #[cfg(test)]
 mod tests;
 

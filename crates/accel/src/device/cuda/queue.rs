@@ -5,7 +5,8 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::context::Argument::{From, Long, Memory, Word};
-use super::context::{self, Context, Event, Kernel, PageLocked, Stream};
+use super::context::{self, Context, Kernel, PageLocked};
+use super::stream::{Event, Stream};
 use crate::device::queue::{Limits, Listed, NameHash, Named, POISON, Queue, Rule, Span, TILE_BYTES, Wait};
 use crate::device::{Fault, FaultKind, Frozen};
 
@@ -101,9 +102,12 @@ pub(super) struct CudaQueue {
 impl Drop for CudaQueue {
     fn drop(&mut self) {
         for position in &mut self.positions {
-            // A device that refuses calls copies nothing any more. Blocks of one that hangs are read at most, and are never freed.
+            // A device that refuses calls copies nothing any more; one that hangs may, so that its blocks are never used again.
             let _lost = position.stream.synchronize();
-            position.blocks.clear();
+            let blocks = std::mem::take(&mut position.blocks);
+            if position.stream.is_hung() {
+                std::mem::forget(blocks);
+            }
         }
     }
 }
@@ -123,9 +127,9 @@ impl Position {
         let nodes = limits.leaves_max() * NODE_BYTES;
         let area = BEFORE_BYTES + limits.area_bytes() + limits.joined_bytes + BEHIND_BYTES;
         Ok(Self {
-            searched: context.event()?,
-            named: context.event()?,
-            stream: context.stream()?,
+            searched: Event::open(context)?,
+            named: Event::open(context)?,
+            stream: Stream::open(context)?,
             area: context.memory(area, 0)?,
             found: context.memory(found, POISON)?,
             found_here: context.page_locked(found)?,
@@ -184,7 +188,7 @@ impl CudaQueue {
         let slots = search.map_or(0, |(_, slots)| slots);
         let table = rule.search.as_ref().map_or(&[][..], |search| &search.table[..]);
         let key = if let Some(NameHash::Blake3(key)) = &rule.hash { *key } else { [0; 32] };
-        let queue = Self {
+        Ok(Self {
             limits: *limits,
             hash: rule.hash.clone(),
             search,
@@ -193,10 +197,7 @@ impl CudaQueue {
             table: context.upload(table)?,
             key: context.upload(&key)?,
             positions: (0..limits.batches).map(|_| Position::open(context, limits, slots)).collect::<Result<_, _>>()?,
-        };
-        // Memory was filled on the default stream, for which the others do not wait.
-        context.synchronize(c"opening a queue")?;
-        Ok(queue)
+        })
     }
 
     fn position(&mut self, position: usize) -> &mut Position {

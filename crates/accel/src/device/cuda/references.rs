@@ -12,6 +12,8 @@ use crate::device::{About, Fault, FaultKind};
 const POISON: u8 = 0xFF;
 /// Names of a list at most, as the kernel takes them.
 const NAMES_MAX: usize = 1 << 28;
+/// Names at most of which all pairs are compared: a launch takes some seconds, and 30 at most before the device counts as hung.
+const PAIRED_MAX: usize = 1 << 22;
 /// Words of a name.
 const WORDS: usize = 4;
 /// Names of a tile of the sort, as the kernels have it.
@@ -33,12 +35,15 @@ impl std::fmt::Debug for References {
 impl References {
     /// Returns for each name the first position of an equal one, by comparing all pairs with so many CTAs of 256 threads. `words` has
     /// four planes, one after the other: word w of each name. Returns a fault of the kind `Wrong` if a result is missing; the caller
-    /// compares the results.
+    /// compares the results. More than 2^22 names are a fault of the kind `Unsuitable`.
     pub fn backward(&self, words: &[u32], ctas: u32) -> Result<Vec<u32>, Fault> {
         let names = words.len() / WORDS;
         assert!(words.len().is_multiple_of(WORDS) && names < NAMES_MAX, "four planes of names");
         if names == 0 {
             return Ok(Vec::new());
+        }
+        if PAIRED_MAX < names {
+            return Err(Fault::new(FaultKind::Unsuitable, format!("{names} names: all pairs of {PAIRED_MAX} at most")));
         }
         let count = u32::try_from(names).unwrap_or(u32::MAX);
         let uploaded = self.context.upload(words)?;

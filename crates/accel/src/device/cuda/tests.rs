@@ -72,14 +72,20 @@ impl StandIn {
     /// Opens the device, which is then used with and without faults.
     fn open(&self) -> Arc<dyn Device> {
         self.begin(Faults::default(), 90);
-        Arc::new(Cuda::of(&Self::impatient(), 0).unwrap())
+        let driver = Arc::new(Driver::open_any(&[Self::PATH]).unwrap());
+        Arc::new(Cuda::of(&driver, 0).unwrap())
     }
 
-    /// Opens the driver, which does not wait long for a device that hangs.
+    /// Opens the driver, which waits half a second for a device that hangs, and a device that hangs is not one for the other tests.
     fn impatient() -> Arc<Driver> {
         let mut driver = Driver::open_any(&[Self::PATH]).unwrap();
-        driver.answer_max = Duration::from_millis(20);
+        driver.answer_max = Duration::from_millis(500);
+        driver.is_hung = Box::leak(Box::default());
         Arc::new(driver)
+    }
+
+    fn questions(&self) -> c_uint {
+        self.number(b"onefold_standin_questions\0")
     }
 
     /// Does the work of batches, and counts calls from their beginning.
@@ -264,32 +270,43 @@ fn an_error_at_any_call_of_a_batch_is_a_fault_and_everything_is_freed() {
 fn a_device_that_hangs_in_a_batch_is_lost_and_nothing_is_freed_that_it_may_use() {
     let stand_in = StandIn::new();
     let works = works();
-    let mut hung = 0;
-    for question in (1..).step_by(11) {
-        let device = stand_in.open();
+    let device = stand_in.open();
+    stand_in.work(&device, &works, Faults::default()).unwrap();
+    let questions = stand_in.questions();
+    drop(device);
+    assert!(80 < questions, "{questions}");
+    let hung = Fault::new(FaultKind::Lost, "the device has not answered for 0.5 s");
+    // Those of the end, when everything is freed, are in the next test.
+    for question in (1..questions * 2 / 3).step_by(13) {
+        stand_in.begin(Faults::default(), 90);
+        let driver = StandIn::impatient();
+        let device: Arc<dyn Device> = Arc::new(Cuda::of(&driver, 0).unwrap());
         stand_in.count_from_here(Faults { hang_query: question, ..Faults::default() });
-        // The library ends the process if anything is freed meanwhile.
-        let outcome = Work::run(&device, &works, Check::All);
+        // The library ends the process if a call waits.
+        assert_eq!(Work::run(&device, &works, Check::All), Err(hung.clone()), "question {question}");
+        assert_eq!(device.allocate(1).err(), Some(hung.clone()));
         drop(device);
-        match outcome {
-            Err(fault) => {
-                assert_eq!(fault, Fault::new(FaultKind::Lost, "the device has not answered for 0.02 s"));
-                assert!(2 < stand_in.number(b"onefold_standin_held\0"), "memory is still there");
-                hung += 1;
-            }
-            Ok(_) => break,
-        }
+        assert_eq!(stand_in.number(b"onefold_standin_calls_since\0"), 0, "nothing is called any more");
+        assert!(2 < stand_in.number(b"onefold_standin_held\0"), "memory is still there");
+        assert_eq!(Cuda::of(&driver, 0).err().map(|fault| fault.kind), Some(FaultKind::Lost), "nor opened again");
     }
-    assert!(5 < hung, "{hung}");
 }
 
 #[test]
 fn a_device_that_hangs_in_its_test_is_lost() {
     let stand_in = StandIn::new();
-    for question in [1, 2, 30, 71] {
+    stand_in.test(Faults::default(), 90).unwrap();
+    let questions = stand_in.questions();
+    for question in [1, 2, 30, 71, 200, questions - 1] {
         stand_in.begin(Faults { hang_query: question, ..Faults::default() }, 90);
-        let fault = test(&StandIn::impatient(), 0).unwrap_err();
-        assert_eq!(fault, Fault::new(FaultKind::Lost, "the device has not answered for 0.02 s"), "question {question}");
+        let fault = test(&StandIn::impatient(), 0).map(|(about, context)| (about, drop(context)));
+        let hung = Fault::new(FaultKind::Lost, "the device has not answered for 0.5 s");
+        // The last question is asked while the last memory is freed: nothing depends on it.
+        assert!(
+            fault == Err(hung) || question == questions - 1 && fault.is_ok(),
+            "{question} of {questions}: {fault:?}"
+        );
+        assert_eq!(stand_in.number(b"onefold_standin_calls_since\0"), 0, "question {question}");
     }
 }
 

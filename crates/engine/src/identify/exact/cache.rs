@@ -2,8 +2,8 @@
 //!
 //! Whole windows enter and leave. Their records lie in blocks of one size, so that the cache takes exactly its memory,
 //! however long windows are. Buckets of eight tagged entries, one cache line each, lead from a fingerprint to its record. A
-//! fingerprint has two buckets, which form a pair. If both are full, a new entry replaces an old one, whose record is then
-//! looked up in the table instead.
+//! fingerprint has two buckets, which form a pair. If both are full, a new entry goes into an ordered set; if that is full too, which only
+//! happens in a cache of a few blocks, it replaces an old one, whose record is then looked up in the table instead.
 //!
 //! The cache has the memory that the filter has not grown to, and returns it as the filter grows ([`Cache::shrink`]): it
 //! moves later blocks to the front and truncates its vectors.
