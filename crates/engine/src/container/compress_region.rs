@@ -16,6 +16,11 @@ pub(crate) fn tables_of(format: FormatVersion) -> Tables {
     }
 }
 
+/// Starts a compressor that compresses as regions of a format are.
+pub fn compressor_of(format: FormatVersion) -> Compressor {
+    Compressor::with_tables(tables_of(format))
+}
+
 /// Compresses a region.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressRegion {

@@ -15,6 +15,7 @@ pub use bases::{Base, Bases, ChunkRun};
 pub(crate) use builder::{Assigned, LendChunks};
 pub use builder::{ChosenBases, ChunkSample, ContainerBuilder, Region, RegionChunk};
 pub(crate) use builder::{CompressedRegion, Packer};
+pub use compress_region::compressor_of;
 pub use directory::{Directory, DirectoryChunk, Form, RegionEntry, RegionSample};
 pub(crate) use reader::ContainerReader;
 pub(crate) use seal::SealedContainer;

@@ -31,10 +31,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use onefold_engine::Error;
 use onefold_engine::compress::{Compression, Compressor};
+use onefold_engine::container::compressor_of;
 use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::tree::SourceTree;
 use onefold_engine::monitor::Monitor;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::source::walk::Walk;
 use onefold_engine::types::RepositoryId;
@@ -208,7 +210,7 @@ impl Scanner {
             keys: Keys::derive(&MasterKey([0; 32]), RepositoryId([0; 16])),
             window: Window::default(),
             rules: rules.map(|(number, rule)| RuleScan::new(number, rule, shares.slots, compressing)).collect(),
-            compressors: (0..options.threads).map(|_| Mutex::default()).collect(),
+            compressors: (0..options.threads).map(|_| Mutex::new(compressor_of(FormatVersion::default()))).collect(),
             sealing: Sealing::default(),
             batches: 0,
         }

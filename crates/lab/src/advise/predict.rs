@@ -29,8 +29,10 @@ const SAMPLE_SHARE: f64 = 7.0 / 65_536.0;
 const SIMILAR_DEVIATION: f64 = 0.04;
 /// Bytes of a chunk ref in a recipe: the fingerprint, which does not compress, and its length, which does a little.
 const REF_BYTES: f64 = 34.0;
-/// Compressed bytes of an entry in the tree, without its recipe. Assumed; docs/advise.md has the resulting error.
-const ENTRY_BYTES: f64 = 40.0;
+/// Compressed bytes of an entry in the tree, without its recipe, and its standard deviation as a share: equal directories are stored once. Assumed
+/// from 20 to 45 bytes of six trees; docs/advise.md has the resulting error.
+const ENTRY_BYTES: f64 = 30.0;
+const ENTRY_DEVIATION: f64 = 1.0 / 3.0;
 /// Bytes of the index on disk for each chunk stored. Measured with 50 and 200 million: docs/performance.md, "Identification".
 pub const INDEX_BYTES_PER_CHUNK: f64 = 75.0;
 /// Bytes of an index of few chunks. Measured: docs/advise.md.
@@ -48,9 +50,8 @@ const LOOKUP_SECONDS: f64 = 1.0 / 110e3;
 const COMPARE_SECONDS: f64 = 5e-6;
 /// Seconds for a file, without reading and its chunks. Assumed, as above.
 const FILE_SECONDS: f64 = 10e-6;
-/// Standard deviation of a repository's size from the prediction where everything is read, as a share: cuts depend on the key, and
-/// entries are assumed.
-const MODEL_DEVIATION: f64 = 0.005;
+/// Standard deviation of a repository's size from the prediction where everything is read, as a share, entries excepted: cuts depend on the key.
+const MODEL_DEVIATION: f64 = 0.01;
 /// More memory than any machine has.
 const MEMORY_MAX: usize = 1 << 44;
 
@@ -174,14 +175,16 @@ impl Prediction {
         // The neighbors' part may be wrong by half of it.
         let neighbors = default.as_ref().map_or(0.0, |default| default.neighbors.ln() / 2.0);
         let regions = default.as_ref().map_or(0.0, |default| default.deviation);
-        let deviations =
-            [sample_unique_bytes.deviation, compressed_share.deviation, neighbors, regions, MODEL_DEVIATION];
-        let deviation = deviations.iter().fold(0.0, |sum: f64, deviation| sum.hypot(*deviation));
-        let stored_bytes = coverage.interval(deviation, |without, copies| {
+        let stored = |without, copies| {
             let bytes = distinct(without, copies);
             let content = bytes * compressed(without, copies);
             content + overhead(bytes, content)
-        });
+        };
+        let entries = float(whole.entries) * ENTRY_BYTES / stored(None, Copies::Likely).max(1.0);
+        let model = MODEL_DEVIATION.hypot(ENTRY_DEVIATION * entries);
+        let deviations = [sample_unique_bytes.deviation, compressed_share.deviation, neighbors, regions, model];
+        let deviation = deviations.iter().fold(0.0, |sum: f64, deviation| sum.hypot(*deviation));
+        let stored_bytes = coverage.interval(deviation, stored);
         let similar_bytes = SimilarShare::of(scanned, scan).map(|similar| {
             coverage.interval(deviation.hypot(SIMILAR_DEVIATION), |without, copies| {
                 let bytes = distinct(without, copies);

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::compress::{Algorithm, Compression, Compressor};
+use onefold_engine::container::compressor_of;
 use onefold_engine::lru::Lru;
+use onefold_engine::object::FormatVersion;
 use onefold_engine::similarity::choose::Choice;
 use onefold_engine::similarity::features::RegionFeatures;
 use onefold_engine::similarity::regions::RegionNumber;
@@ -58,7 +60,7 @@ impl Stored {
             file: tempfile::tempfile_in(scratch).with_context(|| format!("create a file in {}", scratch.display()))?,
             end: 0,
             level,
-            compressor: Compressor::default(),
+            compressor: compressor_of(FormatVersion::default()),
             regions: Vec::new(),
             opened: Lru::new(CACHE_BYTES),
             features: Lru::new(FEATURES_BYTES),
