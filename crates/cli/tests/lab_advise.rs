@@ -80,17 +80,6 @@ fn a_repository_is_as_large_as_predicted() {
     }
 }
 
-#[test]
-fn compression_is_that_of_the_format_that_init_makes() {
-    let fixture = Fixture::without_repository(None);
-    fixture.run(["init", "--no-encryption", "-q"]).code(0);
-    fixture.write("text", &prose(1, 6 << 20));
-    let predicted = rule(&advice(&fixture, &["source"]), "8k")["stored_bytes"].as_f64().unwrap();
-    let summary = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
-    let stored = summary["data_added_packed"].as_f64().unwrap();
-    assert!((predicted / stored - 1.0).abs() < 0.01, "{predicted} predicted, {stored} stored");
-}
-
 /// Writes a tree of 3 to 8 MiB: versions of small and large files with edits and insertions, copies under other names, and files of
 /// one name. All of it follows from the seed.
 fn write_tree(fixture: &Fixture, seed: u64) {

@@ -24,12 +24,16 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn scanned(roots: &[&Path], sample: Sample) -> Scanned {
+    scanned_at(1, roots, sample)
+}
+
+fn scanned_at(level: i32, roots: &[&Path], sample: Sample) -> Scanned {
     let options = AdviseOptions {
         roots: roots.iter().map(|root| root.to_path_buf()).collect(),
         excludes: Arc::new(Excludes::default()),
         sample,
         seed: 0,
-        compression: Compression::Zstd(1),
+        compression: Compression::Zstd(level),
         memory_bytes: MEMORY_BYTES,
         threads: 2,
         similar: None,
@@ -110,6 +114,26 @@ fn what_is_read_in_full_is_counted_as_a_recording_counts_it() {
     // The insertion costs blocks of a fixed length all that follows.
     let share = |rule| 1.0 / predictions.iter().find(|it| it.rule == rule).unwrap().dedup_ratio.value;
     assert!(share(Rule::Content(8 << 10)) < 0.5 && share(Rule::Content(8 << 10)) < 0.8 * share(Rule::Fixed(4 << 10)));
+}
+
+#[test]
+fn regions_are_compressed_as_those_of_new_repositories() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = ["CHANGELOG.md", "docs/format.md", "docs/lab.md", "docs/performance.md"];
+    let page = |page: &&str| fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page)).unwrap();
+    // One region.
+    let mut text: Vec<u8> = pages.iter().flat_map(page).collect();
+    text.truncate(400_000);
+    fs::write(directory.path().join("text"), &text).unwrap();
+    let scanned = scanned_at(3, &[directory.path()], Sample::Bytes(1 << 40));
+    let found = scanned.rules.iter().find(|scan| scan.rule == Rule::Content(8 << 10)).unwrap().some.sum();
+    let stored = |format| {
+        let mut stored = Vec::new();
+        compressor_of(format).compress(Compression::Zstd(3), &text, &mut stored);
+        stored.len() as u64
+    };
+    assert_eq!((found.plain, found.stored), (text.len() as u64, stored(FormatVersion::default())));
+    assert!(stored(FormatVersion::V2) < stored(FormatVersion::V1));
 }
 
 #[test]
