@@ -15,6 +15,10 @@ use crate::{dist, kernels, tidy};
 /// Test of the independent restorer, which finds the program under test in the variable `ONEFOLD`.
 const RESTORER_TEST: &str = "testdata/restorer/test.py";
 
+/// The unit tests of the command in a build without the laboratory, as `./quickstart` builds it.
+const WITHOUT_LAB: [&str; 7] =
+    ["test", "--locked", "--package", "onefold-cli", "--no-default-features", "--bin", "onefold"];
+
 /// The command as `./quickstart` builds it, without optimization: no laboratory, and no features that only tests enable.
 const PLAIN_PROGRAM: [&str; 5] = ["build", "--locked", "--package", "onefold-cli", "--no-default-features"];
 
@@ -33,7 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     report.step("doc", || run_doc(root));
     let mut tests = TestCounts::default();
     report.step("test", || run_tests(root, &mut tests));
-    report.step("without the laboratory", || check_plain_program(root));
+    report.step("without the laboratory", || run_cargo(root, &WITHOUT_LAB));
     report.step("restorer", || run_restorer(root));
     report.step("package", || check_package(root));
     report.finish(&tests)
@@ -190,27 +194,12 @@ fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut 
     Ok(())
 }
 
-/// Builds the plain program, for the next steps too, and asks it for the laboratory.
-fn check_plain_program(root: &Path) -> Result<()> {
-    run_cargo(root, &PLAIN_PROGRAM)?;
-    for arguments in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
-        let ran = Command::new(debug_program()?).args(arguments).output().context("run onefold lab")?;
-        let message = String::from_utf8_lossy(&ran.stderr);
-        ensure!(
-            ran.status.code() == Some(1) && message.contains("lab: this onefold was built without the laboratory"),
-            "onefold {}: {}: {message}",
-            arguments.join(" "),
-            ran.status
-        );
-    }
-    Ok(())
-}
-
 fn run_restorer(root: &Path) -> Result<()> {
     if !root.join(RESTORER_TEST).is_file() {
         println!("skipped: no {RESTORER_TEST}");
         return Ok(());
     }
+    run_cargo(root, &PLAIN_PROGRAM)?;
     let onefold = debug_program()?;
     let python = std::env::var_os("PYTHON").unwrap_or_else(|| OsString::from("python3"));
     let mut command = Command::new(python);
@@ -220,6 +209,7 @@ fn run_restorer(root: &Path) -> Result<()> {
 
 /// Packs the plain program.
 fn check_package(root: &Path) -> Result<()> {
+    run_cargo(root, &PLAIN_PROGRAM)?;
     dist::check_layout(root, &debug_program()?)
 }
 

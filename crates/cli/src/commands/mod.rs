@@ -103,3 +103,19 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
     }?;
     Ok(output.flush()?)
 }
+
+#[cfg(all(test, not(feature = "lab")))]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn lab_says_that_this_build_leaves_it_out_whatever_was_typed_after_it() {
+        for args in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
+            let arguments = Arguments::try_parse_from([&["onefold"], args].concat()).expect("accepts all of it");
+            let error = run(Dialect::Onefold, arguments).expect_err("there is no laboratory");
+            assert!(error.to_string().starts_with("lab: this onefold was built without the laboratory"), "{args:?}");
+        }
+    }
+}

@@ -29,8 +29,8 @@ const SAMPLE_SHARE: f64 = 7.0 / 65_536.0;
 const SIMILAR_DEVIATION: f64 = 0.04;
 /// Bytes of a chunk ref in a recipe: the fingerprint, which does not compress, and its length, which does a little.
 const REF_BYTES: f64 = 34.0;
-/// Compressed bytes of an entry in the tree, without its recipe, and its standard deviation as a share: equal directories are stored once. Assumed
-/// from 20 to 45 bytes of six trees; docs/advise.md has the resulting error.
+/// Compressed bytes of an entry in the tree, without its recipe, and its standard deviation as a share: equal directories are stored once. Assumed:
+/// with 18 to 43 bytes, six trees would have been estimated as they were stored. docs/advise.md has the resulting error.
 const ENTRY_BYTES: f64 = 30.0;
 const ENTRY_DEVIATION: f64 = 1.0 / 3.0;
 /// Bytes of the index on disk for each chunk stored. Measured with 50 and 200 million: docs/performance.md, "Identification".
@@ -50,7 +50,8 @@ const LOOKUP_SECONDS: f64 = 1.0 / 110e3;
 const COMPARE_SECONDS: f64 = 5e-6;
 /// Seconds for a file, without reading and its chunks. Assumed, as above.
 const FILE_SECONDS: f64 = 10e-6;
-/// Standard deviation of a repository's size from the prediction where everything is read, as a share, entries excepted: cuts depend on the key.
+/// Standard deviation of a repository's size from the prediction where everything is read, as a share, entries excepted. Assumed: cuts, which depend on
+/// the key, make 0.1% to 0.5% of it.
 const MODEL_DEVIATION: f64 = 0.01;
 /// More memory than any machine has.
 const MEMORY_MAX: usize = 1 << 44;
