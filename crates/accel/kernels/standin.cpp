@@ -68,6 +68,19 @@ void wait_for_default() {
     }
 }
 
+// Memory is freed only when no stream has work: with work, the real driver waits for all of it, as long as that takes. A device that is
+// lost has none.
+void free_when_idle() {
+    wait_for_default();
+    if (faults.fail_call != 0) return;
+    for (const Stream* stream : streams) {
+        if (!stream->work.empty()) {
+            std::fprintf(stderr, "memory is freed while a stream has work\n");
+            std::abort();
+        }
+    }
+}
+
 bool holds(const std::map<u64, size_t>& memory, u64 address, size_t len) {
     auto after = memory.upper_bound(address);
     if (after == memory.begin()) return false;
@@ -237,7 +250,7 @@ API Code cuMemAlloc_v2(u64* address, size_t len) {
 }
 API Code cuMemFree_v2(u64 address) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    wait_for_default();
+    free_when_idle();
     if (memory.erase(address) == 0) return INVALID_VALUE;
     std::free(reinterpret_cast<void*>(address));
     ENTER(is_current);
@@ -294,7 +307,7 @@ API Code cuMemHostAlloc(void** start, size_t len, unsigned flags) {
 }
 API Code cuMemFreeHost(void* start) {
     std::lock_guard<std::recursive_mutex> guard(mutex);
-    wait_for_default();
+    free_when_idle();
     if (locked.erase(reinterpret_cast<u64>(start)) == 0) return INVALID_VALUE;
     std::free(start);
     ENTER(is_current);

@@ -21,8 +21,11 @@ use crate::device::Fault;
 
 /// Page-locked memory of any context.
 const PORTABLE: c_uint = 1;
-/// Pause between two questions whether work is done. A batch takes some hundred microseconds at least, and several are in flight.
+/// Pause between two questions whether work is done; the system makes it about twice as long. A batch takes some hundred microseconds at
+/// least, and several are in flight.
 const PAUSE: Duration = Duration::from_micros(50);
+/// How long a thread that waits for a batch asks without a pause, so that one that is nearly done costs none.
+pub(super) const BRIEF: Duration = Duration::from_micros(100);
 /// How long a thread that runs a single kernel asks without a pause: such kernels are measured.
 const EAGER: Duration = Duration::from_millis(5);
 
@@ -133,10 +136,17 @@ impl Context {
         Some(&self.driver.functions)
     }
 
-    /// Asks until the answer is yes, at first without pauses.
+    /// Asks until the answer is yes, at first without pauses. Work that is known to take long may take so much more time than
+    /// [`Driver::answer_max`].
     #[expect(clippy::disallowed_methods, reason = "a device that hangs is found by the clock")]
-    pub(super) fn wait(&self, call: &str, eager: Duration, ask: impl Fn(&Functions) -> c_uint) -> Result<(), Fault> {
+    pub(super) fn wait(
+        &self,
+        call: &str,
+        (eager, more): (Duration, Duration),
+        ask: impl Fn(&Functions) -> c_uint,
+    ) -> Result<(), Fault> {
         let functions = self.enter()?;
+        let most = self.driver.answer_max + more;
         let start = Instant::now();
         loop {
             // A process that was stopped asks once more.
@@ -144,9 +154,8 @@ impl Context {
             if self.driver.answer(call, ask(functions))? {
                 return Ok(());
             }
-            if self.driver.answer_max <= waited {
-                self.driver.is_hung.store(true, Ordering::Relaxed);
-                return self.driver.check_hung();
+            if most <= waited {
+                return Err(self.driver.hang(most));
             }
             if waited < eager { thread::yield_now() } else { thread::sleep(PAUSE) }
         }
@@ -179,6 +188,8 @@ impl Context {
             // SAFETY: both have that length.
             let code = unsafe { (functions.to_device)(memory.address, values.as_ptr().cast(), len) };
             self.check("cuMemcpyHtoD", code)?;
+            // The bytes may still be on their way from the driver's own memory, for which streams do not wait.
+            self.synchronize(c"cuMemcpyHtoD")?;
         }
         Ok(memory)
     }
@@ -205,17 +216,37 @@ impl Context {
         threads: u32,
         arguments: &[Argument<'_>],
     ) -> Result<(), Fault> {
+        // SAFETY: the caller vouches for the arguments.
+        unsafe { self.launch_long(kernel, (ctas, threads), arguments, Duration::ZERO) }
+    }
+
+    /// Runs a kernel to its end that may take so much more time than any other.
+    ///
+    /// # Safety
+    ///
+    /// As of `launch`.
+    pub(super) unsafe fn launch_long(
+        &self,
+        kernel: &'static CStr,
+        shape: (u32, u32),
+        arguments: &[Argument<'_>],
+        more: Duration,
+    ) -> Result<(), Fault> {
         let found = self.kernel(kernel)?;
         // SAFETY: the caller vouches for the arguments.
-        unsafe { self.start(ptr::null_mut(), &found, (ctas, threads), arguments)? };
-        self.synchronize(kernel)
+        unsafe { self.start(ptr::null_mut(), &found, shape, arguments)? };
+        self.synchronize_long(kernel, more)
     }
 
     /// Waits for everything on the default stream.
     pub(super) fn synchronize(&self, after: &CStr) -> Result<(), Fault> {
+        self.synchronize_long(after, Duration::ZERO)
+    }
+
+    fn synchronize_long(&self, after: &CStr, more: Duration) -> Result<(), Fault> {
         let call = format!("cuStreamQuery after {}", after.to_string_lossy());
         // SAFETY: null is the default stream.
-        self.wait(&call, EAGER, |functions| unsafe { (functions.stream_query)(ptr::null_mut()) })
+        self.wait(&call, (EAGER, more), |functions| unsafe { (functions.stream_query)(ptr::null_mut()) })
     }
 
     /// Starts a kernel on a stream, or on the default one.

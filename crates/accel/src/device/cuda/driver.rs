@@ -137,11 +137,13 @@ impl Driver {
 
     /// Returns a fault if a device has not answered.
     pub(super) fn check_hung(&self) -> Result<(), Fault> {
-        if !self.is_hung.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let seconds = self.answer_max.as_secs_f64();
-        Err(Fault::new(FaultKind::Lost, format!("the device has not answered for {seconds} s")))
+        if self.is_hung.load(Ordering::Relaxed) { Err(not_answered(self.answer_max)) } else { Ok(()) }
+    }
+
+    /// Gives the device up, and returns the fault.
+    pub(super) fn hang(&self, waited: Duration) -> Fault {
+        self.is_hung.store(true, Ordering::Relaxed);
+        not_answered(waited)
     }
 
     /// Makes a fault of a code.
@@ -211,4 +213,8 @@ impl Driver {
         let driver = u32::try_from(version).unwrap_or(0);
         Ok(About { name, architecture, multiprocessors, memory_bytes: memory as u64, driver })
     }
+}
+
+fn not_answered(waited: Duration) -> Fault {
+    Fault::new(FaultKind::Lost, format!("the device has not answered for {} s", waited.as_secs_f64()))
 }

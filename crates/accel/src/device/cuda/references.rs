@@ -1,6 +1,7 @@
 //! Duplicates among names, found on a device.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Argument::{Memory, Word};
 use super::context::{self, Context};
@@ -12,8 +13,10 @@ use crate::device::{About, Fault, FaultKind};
 const POISON: u8 = 0xFF;
 /// Names of a list at most, as the kernel takes them.
 const NAMES_MAX: usize = 1 << 28;
-/// Names at most of which all pairs are compared: a launch takes some seconds, and 30 at most before the device counts as hung.
-const PAIRED_MAX: usize = 1 << 22;
+/// Nanoseconds that a CTA takes at most to compare two names. One of 256 threads alone takes 0.2 on an H200.
+const PAIR_NANOSECONDS: u64 = 1;
+/// CTAs of 256 threads at most that run on a multiprocessor at the same time, as `backward` is compiled.
+const CTAS_TOGETHER: u32 = 4;
 /// Words of a name.
 const WORDS: usize = 4;
 /// Names of a tile of the sort, as the kernels have it.
@@ -24,6 +27,7 @@ const SORT_DIGITS: usize = 16;
 /// Kernels on a device that find duplicates.
 pub struct References {
     context: Arc<Context>,
+    multiprocessors: u32,
 }
 
 impl std::fmt::Debug for References {
@@ -35,22 +39,20 @@ impl std::fmt::Debug for References {
 impl References {
     /// Returns for each name the first position of an equal one, by comparing all pairs with so many CTAs of 256 threads. `words` has
     /// four planes, one after the other: word w of each name. Returns a fault of the kind `Wrong` if a result is missing; the caller
-    /// compares the results. More than 2^22 names are a fault of the kind `Unsuitable`.
+    /// compares the results. The time is quadratic: the device may take as much more of it before it counts as hung.
     pub fn backward(&self, words: &[u32], ctas: u32) -> Result<Vec<u32>, Fault> {
         let names = words.len() / WORDS;
         assert!(words.len().is_multiple_of(WORDS) && names < NAMES_MAX, "four planes of names");
         if names == 0 {
             return Ok(Vec::new());
         }
-        if PAIRED_MAX < names {
-            return Err(Fault::new(FaultKind::Unsuitable, format!("{names} names: all pairs of {PAIRED_MAX} at most")));
-        }
         let count = u32::try_from(names).unwrap_or(u32::MAX);
         let uploaded = self.context.upload(words)?;
         let first = self.context.memory(4 * names, POISON)?;
         let arguments = [Memory(&uploaded), Word(count), Word(count), Memory(&first)];
+        let more = time_of_pairs(names, ctas, self.multiprocessors);
         // SAFETY: there are four words for each name, and a result.
-        unsafe { self.context.launch(c"backward", ctas.max(1), 256, &arguments)? };
+        unsafe { self.context.launch_long(c"backward", (ctas.max(1), 256), &arguments, more)? };
         positions("backward", &first, names)
     }
 
@@ -94,6 +96,14 @@ impl References {
     }
 }
 
+/// Returns how long all pairs of names take at most.
+fn time_of_pairs(names: usize, ctas: u32, multiprocessors: u32) -> Duration {
+    let together = ctas.clamp(1, CTAS_TOGETHER * multiprocessors.max(1));
+    // Less than 2^56: a list has less than 2^28 names.
+    let pairs = names as u64 * names as u64 / 2;
+    Duration::from_nanos(pairs * PAIR_NANOSECONDS / u64::from(together))
+}
+
 /// Returns the results of a kernel, if each is a position up to its own.
 fn positions(kernel: &str, first: &context::Memory, names: usize) -> Result<Vec<u32>, Fault> {
     let first = first.download::<u32>(names)?;
@@ -115,5 +125,20 @@ pub(super) fn with_driver<T>(
 ) -> Result<T, Fault> {
     let about = driver.about(index)?;
     let code = image::code_for(about.architecture)?;
-    Ok(act(&about, &References { context: Context::open(driver, index, &code)? }))
+    let context = Context::open(driver, index, &code)?;
+    Ok(act(&about, &References { context, multiprocessors: about.multiprocessors }))
+}
+
+#[cfg(test)]
+mod time_tests {
+    use super::*;
+
+    #[test]
+    fn few_ctas_have_more_time_and_more_than_run_together_have_no_less() {
+        let seconds = |names, ctas| time_of_pairs(names, ctas, 132).as_secs();
+        // An H200 takes 115 s with one CTA (from 1.9 ms for 2^12 names), and 0.33 s with 528.
+        assert_eq!([1, 2, 132, 528, 5000].map(|ctas| seconds(1 << 20, ctas)), [549, 274, 4, 1, 1]);
+        assert_eq!([seconds(1 << 12, 1), seconds(0, 0)], [0, 0]);
+        assert_eq!(time_of_pairs(1 << 20, 5000, 0), time_of_pairs(1 << 20, 4, 1));
+    }
 }

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::{Argument, Context, Kernel, Memory, PageLocked};
+use super::context::{Argument, BRIEF, Context, Kernel, Memory, PageLocked};
 use super::driver::Handle;
 use crate::device::Fault;
 
@@ -93,7 +93,9 @@ impl Stream {
     /// Waits for everything on the stream.
     pub(super) fn synchronize(&self) -> Result<(), Fault> {
         // SAFETY: the stream exists.
-        self.context.wait("cuStreamQuery", Duration::ZERO, |functions| unsafe { (functions.stream_query)(self.handle) })
+        self.context.wait("cuStreamQuery", (BRIEF, Duration::ZERO), |functions| unsafe {
+            (functions.stream_query)(self.handle)
+        })
     }
 
     /// Places an event behind everything on the stream so far.
@@ -142,7 +144,8 @@ impl Event {
     /// Waits until the stream is behind the event.
     pub(super) fn wait(&self) -> Result<(), Fault> {
         // SAFETY: the event exists.
-        self.context.wait("cuEventQuery", Duration::ZERO, |functions| unsafe { (functions.event_query)(self.handle) })
+        self.context
+            .wait("cuEventQuery", (BRIEF, Duration::ZERO), |functions| unsafe { (functions.event_query)(self.handle) })
     }
 }
 
