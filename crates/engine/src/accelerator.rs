@@ -70,7 +70,7 @@ impl FromStr for AcceleratorChoice {
     }
 }
 
-/// The least memory budget with which a device is used: it has a share of about 190 MiB, and its driver takes some hundred MiB besides.
+/// The least memory budget with which a device is used: it has a share of 170 to 260 MiB, and its driver takes some hundred MiB besides.
 pub const DEVICE_BYTES_MIN: usize = 1 << 30;
 
 /// The least memory budget with which `auto` uses a device: half of it stays with the index.

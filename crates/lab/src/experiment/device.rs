@@ -18,7 +18,7 @@ pub(super) const TITLE: &str = "device";
 
 /// In place of a number where there is no device.
 const NO_DEVICE: &str = "no device";
-/// Bytes of a batch, as a backup has them.
+/// Bytes of a batch: twice those of a backup's.
 const BATCH_BYTES: usize = 32 << 20;
 /// Bytes in memory that a device reads: eight batches, twice those in flight.
 const LOADED_BYTES: usize = 8 * BATCH_BYTES;

@@ -18,7 +18,7 @@ use crate::coprocessor::fingerprint::Hash;
 use crate::processor::{processor_time, processor_time_since};
 use crate::together::Taken;
 
-/// Batches in flight, as a backup has them.
+/// Batches in flight. A backup has six smaller ones.
 const BATCHES: usize = 4;
 
 /// Work on all bytes.
