@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -21,6 +22,9 @@ const WITHOUT_LAB: [&str; 7] =
 
 /// The command as `./quickstart` builds it, without optimization: no laboratory, and no features that only tests enable.
 const PLAIN_PROGRAM: [&str; 5] = ["build", "--locked", "--package", "onefold-cli", "--no-default-features"];
+
+/// Threads of a test binary for each processor: tests of the command wait half of the time, for servers, signals and clocks.
+const TEST_THREADS: usize = 2;
 
 /// Number of slow tests to list.
 const SLOWEST_TESTS: usize = 10;
@@ -178,7 +182,9 @@ fn run_timed_tests(root: &Path, targets: &[&str], harness: &[&str], counts: &mut
 
 fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut TestCounts) -> Result<()> {
     let arguments = ["test", "--locked", "--workspace", "--no-fail-fast"];
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let mut child = cargo(root, &[&arguments, options, &["--"], harness].concat())
+        .env("RUST_TEST_THREADS", (TEST_THREADS * processors).to_string())
         .stdout(Stdio::piped())
         .spawn()
         .context("run cargo test")?;
