@@ -12,7 +12,7 @@ use crate::experiment::compared::{Compared, Shown, axis};
 use crate::experiment::verdict::{Bound, Samples};
 use crate::findings::{Cell, Plot, PlotKind, Series, Table};
 use crate::image::backward::{self, Steps};
-use crate::image::block::{BlockHash, BlockKeys, Name, UNIT_BYTES, names_of_level};
+use crate::image::block::{BlockHash, BlockKeys, Name, UNIT_BYTES, names_of_blocks};
 use crate::image::first::{FirstMap, first_in_parts};
 use crate::image::made::disk_image;
 use crate::image::parallel::for_all;
@@ -91,7 +91,7 @@ fn hash(image: &[u8], keys: &BlockKeys, tasks: usize) -> (Vec<Name>, u64) {
     for_all(parts, tasks, |(blocks, names)| {
         let mut steps = 0;
         for (block, name) in blocks.chunks_exact(UNIT_BYTES).zip(names) {
-            names_of_level(block, BlockHash::Md5, keys, 0, 1, std::slice::from_mut(name));
+            names_of_blocks(&[block], BlockHash::Md5, keys, 1, std::slice::from_mut(name));
             steps += 1;
         }
         most.fetch_max(steps, Ordering::Relaxed);

@@ -179,32 +179,31 @@ pub fn names_of(image: &[u8], hash: BlockHash, keys: &BlockKeys, level_min: u8, 
         return names;
     }
     for level in asked {
-        let out = &mut names[usize::from(level)];
-        names_of_level(image, hash, keys, level, threads, out);
+        let blocks: Vec<&[u8]> = image.chunks_exact(UNIT_BYTES << level).collect();
+        names_of_blocks(&blocks, hash, keys, threads, &mut names[usize::from(level)]);
     }
     names
 }
 
-/// Computes the names of all blocks of one level: a pass over the image.
-pub fn names_of_level(image: &[u8], hash: BlockHash, keys: &BlockKeys, level: u8, threads: usize, out: &mut [Name]) {
-    let block_bytes = UNIT_BYTES << level;
-    let blocks_of_part = (PART_UNITS >> level).max(1);
-    let parts = image.chunks(block_bytes * blocks_of_part).zip(out.chunks_mut(blocks_of_part));
-    parallel::for_all(parts, threads, |(bytes, out)| {
-        let blocks = bytes.chunks_exact(block_bytes);
+/// Computes the names of blocks of equal length. A thread takes as many at a time as have [`PART_UNITS`].
+pub fn names_of_blocks(blocks: &[&[u8]], hash: BlockHash, keys: &BlockKeys, threads: usize, out: &mut [Name]) {
+    let block_bytes = blocks.first().map_or(UNIT_BYTES, |block| block.len());
+    let blocks_of_part = (PART_UNITS * UNIT_BYTES / block_bytes.max(1)).max(1);
+    let parts = blocks.chunks(blocks_of_part).zip(out.chunks_mut(blocks_of_part));
+    parallel::for_all(parts, threads, |(blocks, out)| {
+        let each = blocks.iter().zip(&mut *out);
         match hash {
-            BlockHash::Tree => blocks.zip(out).for_each(|(block, out)| *out = keys.name(block).unwrap_or_default()),
+            BlockHash::Tree => each.for_each(|(block, out)| *out = keys.name(block).unwrap_or_default()),
             BlockHash::Blake3 => {
-                let blocks: Vec<&[u8]> = blocks.collect();
                 let mut names = Vec::new();
-                hash_all(&keys.unit, &blocks, &mut names);
-                out.iter_mut().zip(names).for_each(|(out, name)| *out = name);
+                hash_all(&keys.unit, blocks, &mut names);
+                out.copy_from_slice(&names);
             }
-            BlockHash::Sha1 => blocks.zip(out).for_each(|(block, out)| {
+            BlockHash::Sha1 => each.for_each(|(block, out)| {
                 let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, block);
                 out.iter_mut().zip(hash.as_ref()).for_each(|(out, byte)| *out = *byte);
             }),
-            BlockHash::Md5 => blocks.zip(out).for_each(|(block, out)| *out = Md5::digest(block).into()),
+            BlockHash::Md5 => each.for_each(|(block, out)| *out = Md5::digest(block).into()),
         }
     });
 }
@@ -253,9 +252,10 @@ mod tests {
             }
             let some = names_of(&image, hash, &keys, 3, 2);
             assert!((0..LEVELS).all(|level| some[level] == if level < 3 { &[][..] } else { &all[level] }));
-            let mut level = vec![Name::default(); 1500 >> 2];
-            names_of_level(&image, hash, &keys, 2, 2, &mut level);
-            assert_eq!(level, all[2], "{hash:?}");
+            let every_third: Vec<&[u8]> = image.chunks_exact(UNIT_BYTES << 2).step_by(3).collect();
+            let mut names = vec![Name::default(); every_third.len()];
+            names_of_blocks(&every_third, hash, &keys, 2, &mut names);
+            assert_eq!(names, all[2].iter().step_by(3).copied().collect::<Vec<_>>(), "{hash:?}");
         }
     }
 

@@ -4,9 +4,9 @@
 //! at least twice among those of its level is kept, and stored once. At the smallest level all blocks are kept (section 4.2 of the
 //! paper). A level is a question about a multiset of names, so the result depends neither on the order nor on the number of threads.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::image::block::{BlockHash, BlockKeys, ImageNames, LEVEL_MAX, LEVELS, Name, UNIT_BYTES, names_of_level};
+use crate::image::block::{BlockHash, BlockKeys, ImageNames, LEVEL_MAX, LEVELS, Name, UNIT_BYTES, names_of_blocks};
 use crate::image::first::{FirstMap, Found, first_of};
 
 /// A block that is kept.
@@ -124,18 +124,14 @@ pub struct ByLevel<'a> {
 impl LevelNames for ByLevel<'_> {
     fn find(&mut self, level: u8, active: &[u32]) -> Result<Vec<(Found, bool)>> {
         let block = UNIT_BYTES << level;
-        // Runs of neighbors are hashed together.
+        let bytes_of = |index: &u32| {
+            let start = *index as usize * block;
+            self.image.get(start..start + block).context("a block behind the end of the image")
+        };
+        let blocks: Vec<&[u8]> = active.iter().map(bytes_of).collect::<Result<_>>()?;
         let mut names = vec![Name::default(); active.len()];
-        let mut rest = names.as_mut_slice();
-        for run in active.chunk_by(|one, next| one + 1 == *next) {
-            let (out, behind) = rest.split_at_mut(run.len());
-            rest = behind;
-            let start = run.first().map_or(0, |first| *first as usize * block);
-            let bytes = self.image.get(start..start + run.len() * block);
-            let Some(bytes) = bytes else { anyhow::bail!("a block behind the end of the image") };
-            names_of_level(bytes, self.hash, self.keys, level, self.threads, out);
-            self.hashed += bytes.len() as u64;
-        }
+        names_of_blocks(&blocks, self.hash, self.keys, self.threads, &mut names);
+        self.hashed += (blocks.len() * block) as u64;
         let indexes: Vec<u32> = (0..u32::try_from(active.len())?).collect();
         let mut found = found_and_zeros(self.map, &names, &indexes, self.threads, None);
         for (found, _) in &mut found {
