@@ -185,7 +185,7 @@ pub fn names_of(image: &[u8], hash: BlockHash, keys: &BlockKeys, level_min: u8, 
     names
 }
 
-/// Computes the names of blocks of equal length. A thread takes as many at a time as have [`PART_UNITS`].
+/// Computes the names of blocks of equal length. A thread takes 512 KiB of them at a time.
 pub fn names_of_blocks(blocks: &[&[u8]], hash: BlockHash, keys: &BlockKeys, threads: usize, out: &mut [Name]) {
     let block_bytes = blocks.first().map_or(UNIT_BYTES, |block| block.len());
     let blocks_of_part = (PART_UNITS * UNIT_BYTES / block_bytes.max(1)).max(1);
