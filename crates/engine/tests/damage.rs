@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::Silent;
-use onefold_engine::check::{
-    AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, ReadData, check,
-};
+use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, ReadData, check};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::inspect::list_chunks;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
@@ -134,47 +132,38 @@ impl Base {
         world
     }
 
-    /// Checks that a file comes back exactly if the check does not say that it is hit. Of a finding whose list of files was cut, so many
-    /// more may be lost as it counts.
+    /// Checks that a file comes back exactly if the check does not say that it is hit.
     pub(super) fn restores_what_is_not_hit(&self, world: &World, report: &CheckReport, context: &str) -> usize {
         let store = world.open().unwrap();
-        let (mut hit_count, mut unlisted) = (0, unlisted(report));
+        let mut hit_count = 0;
         for (session, snapshot, source) in &self.snapshots {
             let restored = restores(world, &store, snapshot);
-            let affected = report.findings.iter().flat_map(|finding| &finding.affected);
-            let hit: BTreeSet<PathBuf> = affected
+            let hit: BTreeSet<PathBuf> = report
+                .findings
+                .iter()
+                .flat_map(|finding| {
+                    let count: u64 = finding.affected.iter().map(|file| count_of(file.extent)).sum();
+                    assert_eq!(count, finding.affected_count, "the list was cut");
+                    &finding.affected
+                })
                 .filter(|affected| affected.snapshot == *session)
                 .flat_map(|affected| paths_of(source, affected))
                 .collect();
             let is_hit = |path: &Path| path.ancestors().any(|path| hit.contains(path));
             for path in files(source) {
                 let is_back = restored.as_ref().is_some_and(|restored| same(source, restored, &path));
-                if !is_back && !is_hit(&path) && unlisted != 0 {
-                    unlisted -= 1;
-                } else {
-                    assert_ne!(
-                        is_back,
-                        is_hit(&path),
-                        "{context}: {} of {session}: {:#?}",
-                        path.display(),
-                        report.findings
-                    );
-                }
+                assert_ne!(
+                    is_back,
+                    is_hit(&path),
+                    "{context}: {} of {session}: {:#?}",
+                    path.display(),
+                    report.findings
+                );
                 hit_count += usize::from(!is_back);
             }
         }
         hit_count
     }
-}
-
-/// Returns how many affected files the findings count and do not list: only a list of 100 may be cut.
-fn unlisted(report: &CheckReport) -> u64 {
-    let of = |finding: &Finding| {
-        let listed: u64 = finding.affected.iter().map(|file| count_of(file.extent)).sum();
-        assert!(listed == finding.affected_count || finding.affected.len() == 100, "a short list was cut: {finding:?}");
-        finding.affected_count - listed
-    };
-    report.findings.iter().map(of).sum()
 }
 
 fn count_of(extent: Extent) -> u64 {

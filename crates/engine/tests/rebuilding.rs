@@ -23,7 +23,7 @@ const MEMTABLE_BYTES: usize = 2 << 10;
 pub(super) fn rebuild(world: &World) -> Result<RebuiltIndex> {
     let store = world.open()?;
     let mut index = IndexOptions::for_memory(8 << 20);
-    (index.filter_bytes_max, index.log_tail_pages, index.memtable_bytes) = (64 << 10, 1, MEMTABLE_BYTES);
+    (index.filter_bytes, index.log_tail_pages, index.memtable_bytes) = (64 << 10, 1, MEMTABLE_BYTES);
     let request = RebuildRequest {
         cache: &Cache { disk: world.cache(), dir: PathBuf::new() },
         index,

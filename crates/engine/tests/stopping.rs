@@ -149,7 +149,7 @@ fn a_rebuilt_index_is_stopped_at_any_call_while_prunes_run_and_nothing_is_report
         let notes = Arc::new(Notes::default());
         let request = RebuildRequest {
             cache: &Cache { disk: world.cache(), dir: PathBuf::new() },
-            index: IndexOptions { filter_bytes_max: 64 << 10, ..IndexOptions::for_memory(8 << 20) },
+            index: IndexOptions { filter_bytes: 64 << 10, ..IndexOptions::for_memory(8 << 20) },
             scratch: world.scratch(),
             monitor: Arc::clone(&notes) as Arc<dyn Monitor>,
         };

@@ -113,7 +113,7 @@ fn in_session<T>(
 ) -> Result<T> {
     let cache = Cache { disk: world.cache(), dir: PathBuf::new() };
     let mut index = IndexOptions::for_memory(8 << 20);
-    (index.filter_bytes_max, index.log_tail_pages, index.memtable_bytes) = (64 << 10, 1, 2 << 10);
+    (index.filter_bytes, index.log_tail_pages, index.memtable_bytes) = (64 << 10, 1, 2 << 10);
     let request = WriteRequest {
         cache: &cache,
         index,

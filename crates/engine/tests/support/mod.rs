@@ -298,12 +298,10 @@ pub(super) fn back_up(
     let parent = if ask.with_parent { newest(store)? } else { None };
     let mut index = IndexOptions::for_memory(8 << 20);
     index.schedule = ask.schedule;
-    // Every backup reads and writes all of it, and a sweep makes thousands.
     index.filter_bytes = ask.filter_bytes.unwrap_or(64 << 10);
-    index.filter_bytes_max = index.filter_bytes;
     if ask.filter_bytes.is_some() {
         // As bad as it gets.
-        index.filter_hashes = 1;
+        (index.filter_bytes_max, index.filter_hashes) = (index.filter_bytes, 1);
     }
     // So few that the log is written while the stream goes on.
     index.log_tail_pages = 1;
