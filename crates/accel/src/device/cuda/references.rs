@@ -98,7 +98,7 @@ impl References {
 
 /// Returns how long all pairs of names take at most.
 fn time_of_pairs(names: usize, ctas: u32, multiprocessors: u32) -> Duration {
-    let together = ctas.clamp(1, CTAS_TOGETHER * multiprocessors.max(1));
+    let together = ctas.clamp(1, CTAS_TOGETHER.saturating_mul(multiprocessors.max(1)));
     // Less than 2^56: a list has less than 2^28 names.
     let pairs = names as u64 * names as u64 / 2;
     Duration::from_nanos(pairs * PAIR_NANOSECONDS / u64::from(together))
