@@ -65,7 +65,13 @@ impl One<'_, '_> {
                     state.collections[usize::from(me.number)].sync();
                 });
             }
-            CollectorStep::Deleting => self.delete(state),
+            CollectorStep::Deleting => self.look_and_delete(state),
+            CollectorStep::Rescuing => {
+                let session = self.session;
+                self.advance(state, "C9 syncs the copies of", CollectorStep::Deleting, |state, _| {
+                    state.containers.unsynced = state.containers.unsynced.without(session);
+                });
+            }
             CollectorStep::Deleted => self.finish(state),
             CollectorStep::Finished => {}
         }
@@ -215,8 +221,10 @@ impl One<'_, '_> {
         let skips_sync = self.world.omits(Omission::CopiesNotSynced);
         let step = if skips_sync { CollectorStep::Ready } else { CollectorStep::Copied };
         let mut next = *state;
-        next.containers.link(self.session, me.copy);
-        self.push("C5 stores copies", Detail::Chunks(me.copy), Sights::NONE, next, Collector { step, ..done });
+        // What was damaged after the plan is not copied.
+        let copy = me.copy.and(state.containers.chunks_in(state.containers.visible));
+        next.containers.link(self.session, copy);
+        self.push("C5 stores copies", Detail::Chunks(copy), Sights::NONE, next, Collector { step, ..done });
     }
 
     fn sync_copy(&mut self, state: &State) {
@@ -368,6 +376,32 @@ impl One<'_, '_> {
             ..me
         };
         self.push(text, Detail::Containers(last), Sights::NONE, *next, me);
+    }
+
+    /// C9. The look at the copies and the deletion are one step: the time between them is that of one batch.
+    fn look_and_delete(&mut self, state: &State) {
+        if !self.world.allows(Feature::Damage) || self.world.omits(Omission::DeletesWithoutLook) {
+            return self.delete(state);
+        }
+        let me = state.collectors[self.number];
+        let mut next = *state;
+        next.sessions.forget_unsynced = Set::EMPTY;
+        if !self.world.omits(Omission::LookTrustsUnsyncedNames) {
+            next.containers.sync();
+        }
+        let gone = me.chosen.and(next.containers.visible);
+        let kept = next.containers.visible.minus(gone).minus(next.going(usize::from(me.number)));
+        let reached = next.sessions.reached_from(next.sessions.roots());
+        let only_there = reached.and(next.containers.chunks_in(gone)).minus(next.containers.chunks_in(kept));
+        if only_there.is_empty() {
+            return self.delete(&next);
+        }
+        next.containers.link(self.session, only_there);
+        if self.world.omits(Omission::RescueNotSynced) {
+            return self.delete(&next);
+        }
+        let me = Collector { step: CollectorStep::Rescuing, ..me };
+        self.push("C9 copies", Detail::Chunks(only_there), Sights::one(Sight::RescuedLate), next, me);
     }
 
     /// C9. All deletions are one step: until `done`, everybody treats what `final` names as absent, whether it is there

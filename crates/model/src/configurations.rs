@@ -30,6 +30,7 @@ const CUT: Features = COPYING.with(Feature::PowerCut);
 const OUTLIVED: Features = CUT.with(Feature::OthersOutliveCut);
 const TAKING: Features = NONE.with(Feature::TakingOver);
 const READING: Features = COPYING.with(Feature::Reader);
+const DAMAGED: Features = COPYING.with(Feature::Damage);
 /// Additions that cost no step of their own and make collections stranger.
 const UNRULY: Features = COPYING
     .with(Feature::GivingUp)
@@ -98,6 +99,12 @@ pub fn small() -> Vec<Configuration> {
             &[S::ContainerLost, S::DeletionLost, S::CommitLost, S::ForgetLost, S::FinalLost, S::ResumedAfterCut],
         ),
         configuration("outlived", world([1, 1, 2, 1, 1], OUTLIVED), &[S::FinalLost, S::FenceLost, S::Rescued]),
+        configuration("damage", world([1, 1, 2, 1, 2], DAMAGED), &[S::RescuedLate, S::SpaceReclaimed, S::Adopted]),
+        configuration(
+            "damage-cut",
+            world([1, 1, 1, 2, 2], DAMAGED.with(Feature::PowerCut)),
+            &[S::RescuedLate, S::DeletionLost, S::ResumedAfterCut],
+        ),
     ]
 }
 
@@ -155,6 +162,13 @@ pub fn full() -> Vec<Configuration> {
         configuration("six-sessions", world([3, 2, 2, 1, 1], COPYING), reclaiming),
         configuration("unruly-two-collections", world([1, 1, 2, 1, 2], UNRULY), reclaiming),
         configuration("collectors-start-again", world([2, 1, 2, 2, 2], COPYING.with(Feature::GivingUp)), reclaiming),
+        configuration("damage-two-writers", world([2, 1, 2, 1, 2], DAMAGED), &[Sight::RescuedLate]),
+        configuration("damage-outlived", world([1, 1, 2, 1, 1], OUTLIVED.with(Feature::Damage)), &[Sight::RescuedLate]),
+        configuration(
+            "damage-two-chunks",
+            World { chunks: 2, ..world([1, 1, 2, 1, 2], DAMAGED) },
+            &[Sight::RescuedLate],
+        ),
         configuration("everything", forgetting_all(world([3, 2, 2, 2, 2], everything)), &[]),
     ]
 }
@@ -229,6 +243,9 @@ pub fn variants() -> Vec<Variant> {
         without(O::WriterTrustsUnsyncedFinal, world([2, 1, 2, 1, 1], OUTLIVED)),
         without(O::FencesNotSynced, world([1, 1, 1, 1, 1], OUTLIVED)),
         without(O::DeletionsNotSynced, world([1, 1, 2, 1, 1], OUTLIVED)),
+        without(O::DeletesWithoutLook, world([0, 1, 1, 1, 1], DAMAGED)),
+        without(O::LookTrustsUnsyncedNames, world([1, 1, 1, 2, 2], DAMAGED.with(Feature::PowerCut))),
+        without(O::RescueNotSynced, world([0, 1, 1, 2, 1], DAMAGED.with(Feature::PowerCut))),
     ];
     let others = [
         (Violation::AcknowledgedCommitLost, without(O::CommitNotSynced, world([1, 1, 0, 1, 1], CUT))),

@@ -37,6 +37,8 @@ pub struct State {
     pub(crate) reader: Reader,
     /// The power cut has happened.
     pub(crate) was_cut: bool,
+    /// A container has been damaged.
+    pub(crate) was_damaged: bool,
     /// The invariants that a step itself has broken.
     pub(crate) broken: Broken,
 }
@@ -270,6 +272,8 @@ pub(crate) enum CollectorStep {
     Publishing,
     /// C8, `final` is durable.
     Deleting,
+    /// C9, copies of what is whole only in condemned containers are visible.
+    Rescuing,
     /// C9, the files are gone, but not durably.
     Deleted,
     /// C10

@@ -23,6 +23,7 @@ pub(crate) enum Actor {
     Reader,
     User,
     Power,
+    Disk,
 }
 
 /// The objects that a step is about.
@@ -53,6 +54,7 @@ impl fmt::Display for Step {
             Actor::Collector(number) => write!(formatter, "collector {number}: ")?,
             Actor::Reader => write!(formatter, "reader: ")?,
             Actor::User => write!(formatter, "user: ")?,
+            Actor::Disk => write!(formatter, "disk: ")?,
             Actor::Power => write!(formatter, "power cut: ")?,
         }
         write!(formatter, "{}", self.text)?;

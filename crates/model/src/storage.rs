@@ -1,4 +1,4 @@
-//! Users who forget snapshots, and the power cut.
+//! Users who forget snapshots, damage, and the power cut.
 
 use crate::collector;
 use crate::set::Set;
@@ -12,6 +12,34 @@ pub(crate) fn steps(successors: &mut Successors<'_>, state: &State) {
     forget(successors, state);
     if successors.world.allows(Feature::PowerCut) && !state.was_cut {
         cut(successors, state);
+    }
+    if successors.world.allows(Feature::Damage) && !state.was_damaged {
+        damage(successors, state);
+    }
+}
+
+/// A container loses its contents while a deletion is pending. What roots reach is whole elsewhere, and no writer has looked for
+/// chunks yet: otherwise the damage alone is the loss.
+fn damage(successors: &mut Successors<'_>, state: &State) {
+    let is_pending = state.collections.iter().any(|one| one.has(FINAL) && !one.has(DONE));
+    let has_looked =
+        |step| !matches!(step, WriterStep::Idle | WriterStep::Started | WriterStep::Informed | WriterStep::Finished);
+    if !is_pending || state.writers.iter().any(|writer| has_looked(writer.step)) {
+        return;
+    }
+    // A power cut may take back a forget that is not durable.
+    let sessions = &state.sessions;
+    let roots = sessions.committed.minus(sessions.forgotten.minus(sessions.forget_unsynced));
+    let reached = sessions.reached_from(roots);
+    for container in state.containers.visible.members() {
+        let mut next = *state;
+        next.was_damaged = true;
+        next.containers.holders = next.containers.holders.map(|holders| holders.without(container));
+        if next.containers.holders != state.containers.holders
+            && reached.minus(next.containers.chunks_in(next.containers.visible)).is_empty()
+        {
+            successors.push(Step::new(Actor::Disk, "damages", Detail::Containers(Set::one(container))), next);
+        }
     }
 }
 
@@ -70,7 +98,11 @@ fn cut(successors: &mut Successors<'_>, state: &State) {
     for one in after.collectors.iter_mut().take(world.collectors) {
         let has_volatile = matches!(
             one.step,
-            CollectorStep::Copied | CollectorStep::Condemning | CollectorStep::Publishing | CollectorStep::Deleted
+            CollectorStep::Copied
+                | CollectorStep::Condemning
+                | CollectorStep::Publishing
+                | CollectorStep::Rescuing
+                | CollectorStep::Deleted
         );
         if one.step != CollectorStep::Idle && (has_volatile || !outlive) {
             *one = collector::after(*one, world.rounds);

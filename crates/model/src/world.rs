@@ -72,6 +72,8 @@ pub enum Feature {
     Reader,
     /// The second mark takes all snapshots, also those that `condemn` lists as marked.
     SecondMarkOfAll,
+    /// A container loses its contents once, after a `final` and before its `done`, and C9 looks at copies before it deletes.
+    Damage,
 }
 
 /// A step of the protocol that is left out.
@@ -111,6 +113,12 @@ pub enum Omission {
     DeletesItsOwnFinal,
     /// C9 does not sync the deletions.
     DeletionsNotSynced,
+    /// C9 deletes without a look at the copies that C8 has found.
+    DeletesWithoutLook,
+    /// The look of C9 relies on containers whose names may not be durable.
+    LookTrustsUnsyncedNames,
+    /// C9 deletes before what it has copied is durable.
+    RescueNotSynced,
     /// Fences are removed when a collection is done.
     FencesRemoved,
     /// A forget is taken back by removing its object.
@@ -196,10 +204,12 @@ pub enum Sight {
     ResumedAfterCut,
     /// A reader finds a chunk after a refresh.
     Refreshed,
+    /// C9 copies a chunk whose other copies were damaged after C8.
+    RescuedLate,
 }
 
 /// All sights, in order.
-const SIGHTS: [Sight; 20] = [
+const SIGHTS: [Sight; 21] = [
     Sight::SpaceReclaimed,
     Sight::CopiedForward,
     Sight::Rescued,
@@ -220,6 +230,7 @@ const SIGHTS: [Sight; 20] = [
     Sight::FinalLost,
     Sight::ResumedAfterCut,
     Sight::Refreshed,
+    Sight::RescuedLate,
 ];
 
 impl Sights {
