@@ -18,6 +18,7 @@ mod forgetting;
 mod hostile;
 mod inspecting;
 mod interrupting;
+mod late_damage;
 mod ledger;
 mod long_files;
 mod manifests;

@@ -51,7 +51,7 @@ fn count(world: &World, store: &Store, snapshots: &[&Snapshot]) -> Result<Counte
     let memory_bytes = usage::MEMORY_BYTES_MIN;
     let usage = Usage::count(&world.scratch(), &store.host, memory_bytes, end, marker.finish()?, &mut chunks)?;
     if let Some(error) = chunks.unreadable.into_iter().next() {
-        return Err(error);
+        return Err(error.1);
     }
     let each = containers.numbers().map(|number| {
         let kind = containers.name(number).unwrap().kind;

@@ -171,7 +171,7 @@ pub(super) struct Run<'a> {
     pub(super) commits: Commits,
     pub(super) options: DeriveOptions,
     /// Holds the directory of temporary files.
-    _cache: OpenedCache,
+    pub(super) cache: OpenedCache,
 }
 
 impl<'a> Run<'a> {
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
             budget: settings.budget(),
             monitor: Arc::new(Listener { output: Arc::clone(output), interrupt, command }),
         };
-        Ok(Self { settings, output, opened, commits, options, _cache: cache })
+        Ok(Self { settings, output, opened, commits, options, cache })
     }
 
     pub(super) fn forgetting(&self, command: &str) -> Result<Forgetting<'_>> {

@@ -241,6 +241,10 @@ pub(crate) fn collection_lines(report: &PruneReport) -> Vec<String> {
             text::bytes(report.written_regions_bytes),
         ));
     }
+    if 0 < report.rescued_chunks {
+        let rescued = text::count(report.rescued_chunks, "chunk");
+        lines.push(format!("copied {rescued} of which the copies that snapshots would use are damaged or gone"));
+    }
     if 0 < report.rescued_containers {
         lines.push(format!("kept {}, which a snapshot has come to need", containers(report.rescued_containers)));
     }
@@ -297,6 +301,7 @@ fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedCon
         quarantined_containers: quarantined.len() as u64,
         quarantined_bytes: bytes_of(quarantined),
         rescued_containers: report.rescued_containers,
+        rescued_chunks: report.rescued_chunks,
         written_containers: report.written_containers,
         written_bytes: report.written_bytes,
         copied_regions_bytes: report.copied_regions_bytes,

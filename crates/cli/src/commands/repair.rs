@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Monitor;
+use onefold_engine::collect::rescue_pending;
 use onefold_engine::derive::StoreOptions;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{RebuildRequest, RebuiltIndex, Repaired, find_losses, rebuild_index, repair_snapshot};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::types::SessionId;
 
+use crate::args::prune::PruneArgs;
 use crate::args::repair::{RepairCommand, RepairIndexArgs, RepairSnapshotsArgs};
 use crate::commands::derive::Run;
-use crate::commands::repair_containers;
+use crate::commands::{prune, repair_containers};
 use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
@@ -88,6 +90,11 @@ fn snapshots(settings: &Settings, output: &Arc<Output>, args: &RepairSnapshotsAr
     let is_name = suffix.len() < NAME_LEN_MAX && !suffix.iter().any(|byte| matches!(byte, 0 | b'/'));
     ensure!(is_name, "--suffix: no name can end like that");
     let run = Run::begin(settings, output, "repair snapshots")?;
+    if !args.dry_run {
+        // Nothing counts as lost that a container still holds whose deletion is pending.
+        let request = prune::request(settings, &run.opened.store, &run.cache, &PruneArgs::default())?;
+        rescue_pending(&run.opened.store, &request, &*run.options.monitor)?;
+    }
     let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
     let repair = Repair { run: &run, settings, output, args, suffix };
     let (changed, empty) = if args.dry_run { repair.try_out(&selected)? } else { repair.carry_out(&selected)? };

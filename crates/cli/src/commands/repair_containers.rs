@@ -73,23 +73,33 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Removes what was set aside, after what is whole in it and nowhere else has been copied back.
     fn remove(&self) -> Result<Outcome> {
         let quarantined = self.store.list_quarantined()?;
-        if !self.args.dry_run {
-            self.store.remove_quarantined(&quarantined)?;
+        if self.args.dry_run {
+            return Ok(Outcome { removed: quarantined, ..Outcome::default() });
         }
-        Ok(Outcome { removed: quarantined, ..Outcome::default() })
+        let mut salvaged = self.bring_back(&quarantined)?;
+        let (kept, removed): (Vec<_>, Vec<_>) =
+            quarantined.into_iter().partition(|container| salvaged.unreadable.contains(&container.name.id));
+        if kept.is_empty() {
+            // What is damaged everywhere is what the user removes.
+            salvaged.findings.clear();
+        }
+        self.store.remove_quarantined(&removed)?;
+        Ok(Outcome { salvaged, removed, ..Outcome::default() })
     }
 
     fn salvage(&self) -> Result<Outcome> {
         ensure!(!self.args.dry_run, "--salvage cannot be tried out: it only adds what is missing");
-        let quarantined = self.store.list_quarantined()?;
-        let progress = Progress::new(self.output, self.interrupt, Activity::Prune);
-        let salvaged = {
-            let _shown = progress.show();
-            salvage(self.store, &self.request, &quarantined, &*progress)?
-        };
+        let salvaged = self.bring_back(&self.store.list_quarantined()?)?;
         Ok(Outcome { salvaged, ..Outcome::default() })
+    }
+
+    fn bring_back(&self, quarantined: &[QuarantinedContainer]) -> Result<Salvaged> {
+        let progress = Progress::new(self.output, self.interrupt, Activity::Prune);
+        let _shown = progress.show();
+        Ok(salvage(self.store, &self.request, quarantined, &*progress)?)
     }
 
     fn find_and_quarantine(&self) -> Result<Outcome> {
@@ -176,19 +186,18 @@ impl Run<'_> {
 
     fn lines(&self, outcome: &Outcome) -> Vec<String> {
         let containers = |count: usize| text::count(count as u64, "container");
+        let Salvaged { containers: quarantined, chunks, plain_bytes, .. } = outcome.salvaged;
+        let (quarantined, brought) = (text::count(quarantined, "container"), text::count(chunks, "chunk"));
+        let salvaged =
+            format!("brought {brought} ({}) back from {quarantined} set aside as damaged", text::bytes(plain_bytes));
         if self.args.remove_quarantined {
             let would = if self.args.dry_run { "would remove" } else { "removed" };
             let removed = &outcome.removed;
-            return vec![format!("{would} {} ({})", containers(removed.len()), text::bytes(bytes_of(removed)))];
+            let removed = format!("{would} {} ({})", containers(removed.len()), text::bytes(bytes_of(removed)));
+            return (0 < chunks).then_some(salvaged).into_iter().chain([removed]).collect();
         }
         if self.args.salvage {
-            let Salvaged { containers: quarantined, chunks, plain_bytes, .. } = outcome.salvaged;
-            let quarantined = text::count(quarantined, "container");
-            let chunks = text::count(chunks, "chunk");
-            return vec![format!(
-                "brought {chunks} ({}) back from {quarantined} set aside as damaged",
-                text::bytes(plain_bytes)
-            )];
+            return vec![salvaged];
         }
         if outcome.damaged.is_empty() {
             let none = if outcome.unreadable.is_empty() { "no container" } else { "no container that can be read" };
@@ -223,6 +232,7 @@ impl Run<'_> {
             salvaged_chunks: salvaged.chunks,
             salvaged_bytes: salvaged.plain_bytes,
             rescued_containers: report.rescued_containers,
+            rescued_chunks: report.rescued_chunks,
             written_containers: report.written_containers + salvaged.written_containers,
             written_bytes: report.written_bytes + salvaged.written_bytes,
             waiting_for: WaitedSession::of_state(&report.state),

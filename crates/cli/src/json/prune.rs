@@ -33,6 +33,7 @@ pub(crate) struct PruneSummary {
     pub(crate) quarantined_containers: u64,
     pub(crate) quarantined_bytes: u64,
     pub(crate) rescued_containers: u64,
+    pub(crate) rescued_chunks: u64,
     pub(crate) written_containers: u64,
     pub(crate) written_bytes: u64,
     pub(crate) copied_regions_bytes: u64,

@@ -73,6 +73,7 @@ pub(crate) struct RepairContainersSummary {
     pub(crate) salvaged_chunks: u64,
     pub(crate) salvaged_bytes: u64,
     pub(crate) rescued_containers: u64,
+    pub(crate) rescued_chunks: u64,
     pub(crate) written_containers: u64,
     pub(crate) written_bytes: u64,
     pub(crate) waiting_for: Vec<WaitedSession>,

@@ -12,7 +12,7 @@ use crate::collect::moved::Hinted;
 use crate::collect::plan::numbers;
 use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
-use crate::collect::steps::{self, Open};
+use crate::collect::steps::{self, Named, Open};
 use crate::collect::survey::{Beating, Planned, Survey, read_roots, usage_of_dead};
 use crate::collect::usage::Usage;
 use crate::collect::wait::{self, StoreClock, UnendedSession};
@@ -21,7 +21,7 @@ use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::Detail;
 use crate::snapshot::SessionKind;
-use crate::store::container_set::ContainerNumber;
+use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
@@ -42,7 +42,8 @@ pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Re
 
 /// Quarantines damaged containers: copies what is whole in them, and sets them aside in a collection.
 ///
-/// Joins a collection that was interrupted first. It needs no snapshot: every chunk that is whole counts as needed. A container stays
+/// Joins a collection that was interrupted first. Containers whose deletion is pending stay, and what is whole only in them is
+/// copied. It needs no snapshot: every chunk that is whole counts as needed. A container stays
 /// if it cannot be read for another reason than damage.
 pub fn quarantine(
     store: &Store,
@@ -119,6 +120,11 @@ pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) 
     Ok(report)
 }
 
+/// Returns true if a collection deletes nothing: all that it names is quarantined.
+fn is_quarantine(named: &Named) -> bool {
+    named.containers.iter().all(|id| named.quarantined.contains(id))
+}
+
 /// The next step after a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
@@ -136,6 +142,8 @@ pub(super) struct Collector<'a> {
     pub(super) session: Arc<Session>,
     clock: StoreClock,
     pub(super) hinted: Hinted,
+    /// Number of the next container of the session.
+    pub(super) ordinals: u32,
 }
 
 /// Knowledge of a collector from its own mark and plan: none if it joins a collection.
@@ -159,7 +167,7 @@ impl Marked {
 }
 
 impl<'a> Collector<'a> {
-    fn new(
+    pub(super) fn new(
         store: &'a Store,
         request: &'a PruneRequest,
         monitor: &'a dyn Monitor,
@@ -168,7 +176,7 @@ impl<'a> Collector<'a> {
         let clock = StoreClock::read(store, session.id)?;
         let survey = Survey { store, request, monitor, session: Some(Arc::clone(&session)) };
         let hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
-        Ok(Self { survey, store, request, session, clock, hinted })
+        Ok(Self { survey, store, request, session, clock, hinted, ordinals: 0 })
     }
 
     /// Carries out one collection, or goes on with one. Then ends collections whose `final` is damaged, if that is possible.
@@ -191,10 +199,8 @@ impl<'a> Collector<'a> {
     fn collect(&mut self, task: Task<'_>, report: &mut PruneReport) -> Result<Next> {
         report.state = PruneState::Done;
         self.store.objects.try_handshake(self.session.id)?.require(&*self.store.objects)?;
-        for (number, steps) in self.store.list_collections()? {
-            if steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done) {
-                self.delete(number, report)?;
-            }
+        for number in steps::pending(self.store)? {
+            self.delete(number, task, None, report)?;
         }
         let (number, marked) = match steps::open(self.store, self.session.id)? {
             Open::Condemned(number) => (number, Marked { has_joined: true, ..Marked::default() }),
@@ -218,11 +224,11 @@ impl<'a> Collector<'a> {
             report.state = PruneState::Waiting(waited);
             return Ok(Next::End);
         }
-        self.decide(number, &condemned, &marked, report)?;
+        let relied_upon = self.decide(number, &condemned, &marked, report)?;
         let Marked { is_partial, has_joined, .. } = marked;
         let removed = |report: &PruneReport| report.deleted_containers + report.quarantined_containers;
         let removed_before = removed(report);
-        self.delete(number, report)?;
+        self.delete(number, task, relied_upon, report)?;
         // A collection that deletes nothing makes no space for the next one.
         let goes_on = has_joined || is_partial && removed_before < removed(report);
         Ok(if goes_on { Next::Another } else { Next::End })
@@ -303,15 +309,33 @@ impl<'a> Collector<'a> {
 
     /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. If the decision is
     /// damaged, later collections delete what this one has condemned.
-    fn delete(&self, number: u32, report: &mut PruneReport) -> Result<()> {
+    ///
+    /// Before that it looks again at the copies that the decision relies on: at the frames of `relied_upon` if this process has just
+    /// decided, otherwise, or if one of them is damaged, at the contents of all copies.
+    fn delete(
+        &mut self,
+        number: u32,
+        task: Task<'_>,
+        relied_upon: Option<Containers>,
+        report: &mut PruneReport,
+    ) -> Result<()> {
         let named = match steps::adopt(self.store, number, CollectionStep::Final) {
             Ok(named) => named,
             Err(error) if error.is_loss() => return Ok(()),
             Err(error) => return Err(error),
         };
+        // A repair deletes nothing that may still be a source of what is damaged elsewhere.
+        let is_repair = matches!(task, Task::Quarantine(_)) && !is_quarantine(&named);
+        if is_repair {
+            return self.rescue(number, &named, true, report);
+        }
         if let Some(left) = self.kept_for(number)? {
             report.state = PruneState::Kept(left);
             return Ok(());
+        }
+        let stands = relied_upon.map_or(Ok(false), |relied_upon| self.are_standing(&relied_upon))?;
+        if !stands {
+            self.rescue(number, &named, matches!(task, Task::Quarantine(_)), report)?;
         }
         let listed = self.store.list_sized_containers(&self.request.scratch)?;
         let mut cursor = named.containers.cursor();

@@ -11,7 +11,7 @@ use crate::collect::survey::Planned;
 use crate::error::Result;
 use crate::store::base_reader::BaseReader;
 use crate::store::commits::Commits;
-use crate::store::container_set::Containers;
+use crate::store::container_set::{ContainerNumber, Containers};
 
 impl Collector<'_> {
     /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go, and whether the
@@ -32,7 +32,7 @@ impl Collector<'_> {
         let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
         let mut copy = plan.copy.clone();
         let bases = BaseReader::new(self.store, listed, self.survey.memory() / 16);
-        let (mut ordinals, mut lacks_space) = (0, false);
+        let mut lacks_space = false;
         loop {
             let request = CopyRequest {
                 store: self.store,
@@ -50,11 +50,12 @@ impl Collector<'_> {
             };
             let given_up = numbers(plan.remove.iter().chain(&copy));
             let mut refresher = self.survey.refresher(listed, given_up, found.as_mut(), &mut self.hinted)?;
-            match copy_refreshed(&request, usage.live_chunks()?, &mut ordinals, Some(&mut refresher)) {
+            match copy_refreshed(&request, usage.live_chunks()?, &mut self.ordinals, Some(&mut refresher)) {
                 Ok(copied) => {
                     report.count_copies(&copied);
-                    for error in copied.not_copied.values() {
-                        report.find(error);
+                    for (number, error) in &copied.not_copied {
+                        let container = containers.name(ContainerNumber(*number))?.id;
+                        self.survey.find(container, error, report)?;
                     }
                     copy.retain(|number| !copied.not_copied.contains_key(number));
                     return Ok((copy, lacks_space));

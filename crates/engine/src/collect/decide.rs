@@ -67,7 +67,7 @@ pub(super) struct Decision<'a> {
     pub(super) driver: &'a Driver,
     pub(super) monitor: &'a dyn Monitor,
     /// Takes what cannot be read. Condemned containers among it stay, and so do those whose copies are among it.
-    pub(super) unreadable: &'a dyn Fn(&Error),
+    pub(super) unreadable: &'a dyn Fn(ContainerId, &Error) -> Result<()>,
 }
 
 impl Decision<'_> {
@@ -87,10 +87,13 @@ impl Decision<'_> {
             } else {
                 opened.next().expect("each of them is opened")?.1.map(|container| names_of(&container))
             };
-            let names = names.unwrap_or_else(|error| {
-                (self.unreadable)(&error);
-                vec![None]
-            });
+            let names = match names {
+                Ok(names) => names,
+                Err(error) => {
+                    (self.unreadable)(id, &error)?;
+                    vec![None]
+                }
+            };
             Ok((number.0, names))
         });
         let mut condemned: Box<dyn Iterator<Item = Result<CondemnedContainer>>> = Box::new(&mut condemned);
@@ -137,7 +140,7 @@ impl Decision<'_> {
                 Ok(container) => container,
                 // What cannot be opened is neither kept nor deleted.
                 Err(error) => {
-                    (self.unreadable)(&error);
+                    (self.unreadable)(containers.name(number)?.id, &error)?;
                     continue;
                 }
             };
@@ -208,7 +211,7 @@ impl Decision<'_> {
                 wanted.push(&record)?;
             }
         }
-        for (number, _) in self.condemned.iter().filter(|(_, id)| self.quarantined.contains(*id)) {
+        for (number, id) in self.condemned.iter().filter(|(_, id)| self.quarantined.contains(*id)) {
             match self.whole_names(number)? {
                 Ok(names) => {
                     for fingerprint in names.into_iter().flatten() {
@@ -216,7 +219,7 @@ impl Decision<'_> {
                     }
                 }
                 // Without a copy for its chunks, it stays.
-                Err(error) => (self.unreadable)(&error),
+                Err(error) => (self.unreadable)(id, &error)?,
             }
         }
         wanted.finish()
@@ -371,7 +374,7 @@ impl<'a> Copies<'a> {
             match self.holds(&name, fingerprint) {
                 Ok(true) if self.is_durable(name)? => return Ok(Some(*number)),
                 Ok(_) => {}
-                Err(error) => (self.decision.unreadable)(&error),
+                Err(error) => (self.decision.unreadable)(name.id, &error)?,
             }
         }
         Ok(None)

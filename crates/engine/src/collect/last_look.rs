@@ -42,14 +42,15 @@ fn is_marking(condemned: &Containers, named: &Named) -> bool {
 }
 
 impl Collector<'_> {
-    /// Decides what is deleted, and publishes it (step C8).
+    /// Decides what is deleted, and publishes it (step C8). Returns the containers whose copies it relies on; `None` if another
+    /// collector has decided.
     pub(super) fn decide(
         &mut self,
         number: u32,
         named: &Named,
         marked: &Marked,
         report: &mut PruneReport,
-    ) -> Result<()> {
+    ) -> Result<Option<Containers>> {
         let Seen { absent, all, listed, condemned, commits } = self.look(number, named, report)?;
         let is_marking = is_marking(&condemned, named);
         let in_doubt = commits.in_doubt(&listed);
@@ -90,7 +91,7 @@ impl Collector<'_> {
             trusts_copies: self.request.trust_copies,
             driver: &self.request.driver,
             monitor: &beating,
-            unreadable: &|error| reporting.borrow_mut().find(error),
+            unreadable: &|id, error| self.survey.find(id, error, &mut reporting.borrow_mut()),
         };
         let mut settled = decision.settle()?;
         let report = reporting.into_inner();
@@ -108,11 +109,12 @@ impl Collector<'_> {
             }
         }
         let moved = moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
-        if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
-            report.rescued_containers += settled.rescued.len() as u64;
-            report.moved = moved;
+        if !steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
+            return Ok(None);
         }
-        Ok(())
+        report.rescued_containers += settled.rescued.len() as u64;
+        report.moved = moved;
+        Ok(Some(listed.retain(|number, _| settled.relied_upon.contains(number.0))))
     }
 
     /// Reads what other collections delete, then lists containers, then reads commits and forgets. Where regions may have bases, the

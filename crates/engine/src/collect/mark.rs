@@ -133,7 +133,7 @@ pub struct DirectoryChunks<'a> {
     /// Is asked whether to stop.
     pub monitor: &'a dyn Monitor,
     /// Containers whose directories cannot be read, or do not name all of their chunks. No chunk of them was passed on.
-    pub unreadable: Vec<Error>,
+    pub unreadable: Vec<(ContainerId, Error)>,
 }
 
 impl StoredChunks for DirectoryChunks<'_> {
@@ -152,7 +152,7 @@ impl StoredChunks for DirectoryChunks<'_> {
             let container = match opened.and_then(names_all) {
                 Ok(container) => container,
                 Err(error) => {
-                    self.unreadable.push(error);
+                    self.unreadable.push((name.id, error));
                     continue;
                 }
             };

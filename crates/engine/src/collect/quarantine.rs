@@ -58,7 +58,7 @@ impl Collector<'_> {
     /// Copies what is whole in damaged containers and in those that depend on them, and condemns all of them. Nothing is marked: all
     /// that is whole counts as needed. Returns `None` if there is nothing to do.
     pub(super) fn condemn_damaged(
-        &self,
+        &mut self,
         number: u32,
         damaged: &BTreeSet<ContainerId>,
         report: &mut PruneReport,
@@ -108,7 +108,9 @@ impl Collector<'_> {
             driver: &self.request.driver,
             monitor: self.survey.monitor,
         };
-        let copied = copy_forward(&request, live, &mut 0)?;
+        let mut ordinals = self.ordinals;
+        let copied = copy_forward(&request, live, &mut ordinals)?;
+        self.ordinals = ordinals;
         report.count_copies(&copied);
         let mut not_copied = copied.not_copied;
         not_copied.extend(unreadable.into_inner());

@@ -76,6 +76,8 @@ pub struct PruneReport {
     pub quarantined_bytes: u64,
     /// Containers that were condemned and stay, because a snapshot came to need them meanwhile.
     pub rescued_containers: u64,
+    /// Chunks that were whole only in containers that are deleted now, or later, and that were copied.
+    pub rescued_chunks: u64,
     /// Containers that copies were written to.
     pub written_containers: u64,
     /// Bytes of them.

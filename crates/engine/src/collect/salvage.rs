@@ -27,7 +27,7 @@ use crate::spill::SpillMap;
 use crate::store::base_reader::BaseReader;
 use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
 use crate::store::{QuarantinedContainer, Session, Store};
-use crate::types::SessionId;
+use crate::types::{ContainerId, SessionId};
 
 /// Outcome of a salvage.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Salvaged {
     /// What could not be brought back, in sentences: quarantined containers that could not be read for another reason than damage, and
     /// those with chunks that are whole nowhere, because of damage or because a base of theirs is gone.
     pub findings: Vec<String>,
+    /// Quarantined containers that could not be read for another reason than damage.
+    pub unreadable: BTreeSet<ContainerId>,
 }
 
 /// Copies the chunks of quarantined containers back that are whole and that no other container has. The quarantined containers
@@ -192,7 +194,6 @@ impl Salvage<'_> {
     ) -> Result<(SpillMap, Containers)> {
         let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN) / 4;
         let mut missing = self.request.scratch.map(&self.store.host, "chunks of quarantined containers", memory)?;
-        let mut unreadable = BTreeSet::new();
         for name in containers.names() {
             self.go_on()?;
             let name = name?;
@@ -200,11 +201,11 @@ impl Salvage<'_> {
                 Ok(whole) => whole.iter().try_for_each(|chunk| missing.insert(chunk.fingerprint.0, &WHOLE))?,
                 Err(error) => {
                     salvaged.findings.push(error.to_string());
-                    unreadable.insert(name.id);
+                    salvaged.unreadable.insert(name.id);
                 }
             }
         }
-        let readable = containers.retain(|_, id| !unreadable.contains(&id));
+        let readable = containers.retain(|_, id| !salvaged.unreadable.contains(&id));
         for opened in quarantined.open_containers(&readable, readable.numbers()) {
             self.go_on()?;
             let Ok(container) = opened?.1 else { continue };

@@ -20,6 +20,8 @@ pub struct Settled {
     pub rescued: Vec<u32>,
     /// Locations of the reached chunks of the deleted containers.
     pub moved: Moved,
+    /// Kept containers whose copies were found for a condemned one.
+    pub(super) relied_upon: Bitmap,
 }
 
 impl Settled {
@@ -99,7 +101,7 @@ pub fn settle(
     kept: &mut dyn FnMut(&Fingerprint) -> Result<Option<u32>>,
 ) -> Result<Settled> {
     let mut settled = Settled::default();
-    let mut relied_upon = NumberSet::default();
+    let mut relied_upon = Bitmap::default();
     for container in condemned {
         let (number, chunks) = container?;
         let mut kept = |chunk: &Fingerprint| {
@@ -122,6 +124,7 @@ pub fn settle(
     for number in settled.deleted.iter().chain(&settled.rescued) {
         assert!(!relied_upon.contains(*number), "condemned container {number} counts as kept");
     }
+    settled.relied_upon = relied_upon;
     Ok(settled)
 }
 
@@ -149,32 +152,6 @@ fn targets_of(
         }
     }
     Ok(Some(targets))
-}
-
-/// Set of container numbers, a bit for each: numbers are dense.
-#[derive(Default)]
-struct NumberSet(Vec<u64>);
-
-impl NumberSet {
-    fn insert(&mut self, number: u32) {
-        let (word, bit) = position_of(number);
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        if let Some(word) = self.0.get_mut(word) {
-            *word |= bit;
-        }
-    }
-
-    fn contains(&self, number: u32) -> bool {
-        let (word, bit) = position_of(number);
-        self.0.get(word).is_some_and(|word| word & bit != 0)
-    }
-}
-
-/// Returns the word of a number's bit, and the bit.
-fn position_of(number: u32) -> (usize, u64) {
-    ((number / u64::BITS) as usize, 1 << (number % u64::BITS))
 }
 
 #[cfg(test)]
@@ -363,16 +340,6 @@ mod tests {
     fn equal_copies_in_condemned_containers_rescue_each_other() {
         let settled = settle_reached(&[&[Some(7)], &[Some(7)]], 5);
         assert_eq!((settled.deleted.as_slice(), settled.rescued.as_slice()), (&[][..], &[0, 1][..]));
-    }
-
-    #[test]
-    fn a_set_of_numbers_holds_what_was_inserted_once_or_twice_in_a_bit_each() {
-        let (mut set, inserted) = (NumberSet::default(), [0, 3, 63, 64, 130, 3, 130, 191]);
-        for number in inserted {
-            set.insert(number);
-        }
-        assert!((0..1000).all(|number| set.contains(number) == inserted.contains(&number)));
-        assert_eq!(set.0, [1 | 1 << 3 | 1 << 63, 1, 1 << 2 | 1 << 63]);
     }
 
     #[test]

@@ -70,6 +70,14 @@ pub(super) fn open(store: &Store, session: SessionId) -> Result<Open> {
     Ok(Open::Begun(number))
 }
 
+/// Returns the collections whose deletions are pending: they have a `final` and no `done`.
+pub(super) fn pending(store: &Store) -> Result<Vec<u32>> {
+    let is_pending = |steps: &BTreeSet<CollectionStep>| {
+        steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done)
+    };
+    Ok(store.list_collections()?.into_iter().filter(|(_, steps)| is_pending(steps)).map(|(number, _)| number).collect())
+}
+
 /// Returns true if a collection has decided nothing yet.
 pub(super) fn is_open(steps: &BTreeSet<CollectionStep>) -> bool {
     !steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done)

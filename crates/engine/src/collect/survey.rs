@@ -15,6 +15,7 @@ use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::StoreClock;
+use crate::collect::whole::is_gone;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{ContainerKind, ObjectName, Prefix};
@@ -92,6 +93,14 @@ impl Survey<'_> {
 
     pub(super) fn memory(&self) -> usize {
         self.request.memory_bytes.max(super::MEMORY_BYTES_MIN)
+    }
+
+    /// Reports what cannot be read of a container, unless a collection has deleted it meanwhile.
+    pub(super) fn find(&self, container: ContainerId, error: &Error, report: &mut PruneReport) -> Result<()> {
+        if !(is_gone(error) && self.store.read_absent()?.containers.contains(container)) {
+            report.find(error);
+        }
+        Ok(())
     }
 
     /// Returns how copying divides the memory.
@@ -206,8 +215,8 @@ impl Survey<'_> {
         let mut chunks = DirectoryChunks { store, containers, driver, monitor: &beating, unreadable };
         let (scratch, host) = (&self.request.scratch, &self.store.host);
         let usage = Usage::count(scratch, host, self.memory() / 2, candidates.numbers_end(), reached, &mut chunks)?;
-        for error in &chunks.unreadable {
-            report.find(error);
+        for (container, error) in &chunks.unreadable {
+            self.find(*container, error, report)?;
         }
         let usage_of = |number: u32, kind: ContainerKind, len: u32| {
             if lack_bases.contains(number) { usage_of_dead(number, kind, len) } else { usage.of(number, kind, len) }

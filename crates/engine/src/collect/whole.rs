@@ -56,8 +56,16 @@ fn unless_damaged<T>(outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(read) => Ok(Some(read)),
         Err(error) => {
-            let is_gone = matches!(error, Error::Missing { .. }) || error.io_kind() == Some(ErrorKind::NotFound);
-            if error.is_loss() && !is_gone { Ok(None) } else { Err(error) }
+            if error.is_loss() && !is_gone(&error) {
+                Ok(None)
+            } else {
+                Err(error)
+            }
         }
     }
+}
+
+/// Returns true if an object does not exist.
+pub(super) fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Missing { .. }) || error.io_kind() == Some(ErrorKind::NotFound)
 }
