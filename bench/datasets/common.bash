@@ -1,6 +1,6 @@
 # What the scripts of this directory share; sourced, not run.
 
-set -euo pipefail
+set -Eeuo pipefail
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 name="$(basename "$0")"
 
@@ -8,6 +8,8 @@ fail() {
     printf '%s: %s\n' "$name" "$*" >&2
     exit 1
 }
+
+trap 'printf "%s: line %s failed with exit code %s: %s\n" "$name" "$LINENO" "$?" "$BASH_COMMAND" >&2' ERR
 
 # Sets `target` and `scale` from TARGET_DIR [--scale S]; the first argument is the scale if none is given.
 parse_arguments() {

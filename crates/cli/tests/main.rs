@@ -34,6 +34,7 @@ mod manual;
 mod memory;
 mod options;
 mod pruning;
+mod quickstart;
 #[cfg(feature = "cdp")]
 mod receiving;
 mod repairing;
