@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::error::ContextKind;
 use onefold_engine::Error;
 
 use crate::args::restic::INSECURE_NO_PASSWORD;
@@ -15,6 +16,9 @@ use crate::args::restore::OverwriteArg;
 
 /// The version of restic whose command line, JSON and exit codes are followed.
 pub(crate) const RESTIC_VERSION: &str = "0.19.1";
+
+/// Beginning of restic's final message of a backup that could not read everything.
+pub(crate) const LEFT_OUT_OF_RESTIC: &str = "Warning: at least one source file could not be read";
 
 /// The variable that chooses.
 pub(crate) const VARIABLE: &str = "ONEFOLD_COMPAT";
@@ -134,6 +138,17 @@ impl Dialect {
             Self::Onefold => format!("{own} on {os}/{}", std::env::consts::ARCH),
             Self::Restic => format!("restic {RESTIC_VERSION} compiled with {own} on {os}/{}", go_arch()),
         }
+    }
+
+    /// Returns the tag of snapshots that `recover` makes if none is named. `None`: it lists what is forgotten.
+    pub(crate) fn tag_of_recovered(self) -> Option<&'static str> {
+        (self == Self::Restic).then_some("recovered")
+    }
+
+    /// Returns the words of the library that restic's command line is made with for an error in it, where programs look for them.
+    pub(crate) fn usage(self, error: &clap::Error) -> Option<String> {
+        let command = error.get(ContextKind::InvalidSubcommand).filter(|_| self == Self::Restic)?;
+        Some(format!("unknown command \"{command}\" for \"restic\""))
     }
 
     /// Returns the final message in JSON, which does not name the program.

@@ -7,7 +7,7 @@ use std::io;
 use onefold_engine::Error;
 use serde::Serialize;
 
-use crate::compat::Dialect;
+use crate::compat::{Dialect, LEFT_OUT_OF_RESTIC};
 use crate::output::{escape, say};
 
 /// Exit code.
@@ -177,14 +177,21 @@ pub(crate) fn report(code: Code, sentence: &str, json: bool) {
 }
 
 /// Reports the end in the words of a dialect.
-pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&Error>, sentence: &str, json: bool) {
+pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&anyhow::Error>, sentence: &str, json: bool) {
     let sentence = sentence.trim_end();
+    let known = error.and_then(anyhow::Error::downcast_ref);
+    let message = match error.and_then(anyhow::Error::downcast_ref) {
+        Some(Unreadable::LeftOut | Unreadable::TriedOut) if dialect == Dialect::Restic => {
+            format!("{LEFT_OUT_OF_RESTIC}: {sentence}")
+        }
+        _ if json => dialect.json_ending(known, sentence),
+        _ => dialect.ending(known, sentence),
+    };
     if json {
-        let message = &dialect.json_ending(error, sentence);
-        let exit = ExitError { code: code as u8, message };
+        let exit = ExitError { code: code as u8, message: &message };
         say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
-        say(&escape(dialect.ending(error, sentence).as_bytes()));
+        say(&escape(message.as_bytes()));
     }
 }
 

@@ -128,8 +128,8 @@ impl CheckFailure {
 #[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct CheckSummary {
     pub(crate) num_errors: usize,
-    /// Names of restic's packs; ours are named by the errors.
-    pub(crate) broken_packs: Vec<String>,
+    /// Names of restic's packs; ours are named by the errors. Restic writes null if there are none.
+    pub(crate) broken_packs: Option<Vec<String>>,
     pub(crate) suggest_repair_index: bool,
     pub(crate) suggest_prune: bool,
     pub(crate) snapshots: u64,
@@ -161,6 +161,16 @@ pub(crate) struct VerboseStatus {
     /// Files that a scan found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) total_files: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) unknown: Option<UnknownSizes>,
+}
+
+/// Sizes of restic's messages that are not known of one file. Programs made for restic ask for them.
+#[derive(Serialize, Default)]
+pub(crate) struct UnknownSizes {
+    data_size_in_repo: u64,
+    metadata_size: u64,
+    metadata_size_in_repo: u64,
 }
 
 /// Something that failed and did not end the command.

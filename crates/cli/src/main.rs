@@ -65,7 +65,7 @@ fn failed(dialect: Dialect, error: &anyhow::Error, json: bool) -> Code {
         return Code::Failed;
     }
     let code = exit::code_of(error);
-    exit::report_as(dialect, code, error.downcast_ref(), &exit::sentence(error), json);
+    exit::report_as(dialect, code, Some(error), &exit::sentence(error), json);
     code
 }
 
@@ -81,7 +81,9 @@ fn usage(dialect: Dialect, error: &clap::Error) -> Code {
             Err(error) => failed(dialect, &error.into(), exit::wants_json()),
         };
     }
-    if exit::wants_json() {
+    if let Some(sentence) = dialect.usage(error) {
+        output::say(&output::escape(sentence.as_bytes()));
+    } else if exit::wants_json() {
         exit::report(Code::Failed, &error.render().to_string(), true);
     } else {
         // If standard error is gone, nothing can be reported.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
+use crate::compat::Dialect;
 use crate::settings::{Settings, Verbosity};
 
 /// Standard output and standard error of a command.
@@ -19,6 +20,8 @@ pub(crate) struct Output {
     pub(crate) json: bool,
     /// Amount of messages.
     pub(crate) verbosity: Verbosity,
+    /// Program whose conventions are followed.
+    pub(crate) dialect: Dialect,
     /// Interval of progress reports, if the user chose one; zero turns them off.
     pub(crate) progress_interval: Option<Duration>,
     data: Mutex<io::BufWriter<io::Stdout>>,
@@ -33,6 +36,7 @@ impl Output {
         Self {
             json: settings.json,
             verbosity: settings.verbosity,
+            dialect: settings.dialect,
             progress_interval: settings.progress_interval,
             data: Mutex::new(io::BufWriter::new(stdout)),
             to_terminal,

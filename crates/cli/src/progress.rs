@@ -14,9 +14,10 @@ use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
 use onefold_engine::monitor::Items;
 
+use crate::compat::Dialect;
 use crate::interrupt::{Interrupt, take_status_request};
 use crate::json::status::{RestoreStatus, Status};
-use crate::json::{Failure, VerboseStatus};
+use crate::json::{Failure, UnknownSizes, VerboseStatus};
 use crate::output::{Output, escape};
 use crate::settings::Verbosity;
 use crate::text;
@@ -198,13 +199,14 @@ impl Progress {
     /// Reports that the source has been counted.
     pub(crate) fn finish_scan(&self) {
         self.finish_count();
-        if self.output.json && Verbosity::EveryFile <= self.output.verbosity {
+        if self.output.json && self.names_files() {
             let _ignored = self.output.message(&VerboseStatus {
                 action: "scan_finished",
                 item: String::new(),
                 duration: Some(self.elapsed().as_secs_f64()),
                 data_size: Some(self.total_bytes.load(Ordering::Relaxed)),
                 total_files: Some(self.total_items.load(Ordering::Relaxed)),
+                unknown: self.follows_restic().then(UnknownSizes::default),
             });
         }
     }
@@ -339,7 +341,7 @@ impl Progress {
 
     fn item(&self, path: &Path, action: Action) {
         let added = self.added.swap(0, Ordering::Relaxed);
-        if self.output.verbosity < Verbosity::EveryFile {
+        if !self.names_files() {
             return;
         }
         let is_backup = match &self.activity {
@@ -363,6 +365,18 @@ impl Progress {
         self.report_item(path, word, duration, is_backup.then_some(added));
     }
 
+    /// Returns true for a backup whose messages follow restic's.
+    fn follows_restic(&self) -> bool {
+        let is_backup = matches!(self.activity, Activity::Files | Activity::Stream(_));
+        self.output.json && is_backup && self.output.dialect == Dialect::Restic
+    }
+
+    /// Returns true if each file is reported: restic does so with one -v.
+    fn names_files(&self) -> bool {
+        let from = if self.follows_restic() { Verbosity::Verbose } else { Verbosity::EveryFile };
+        from <= self.output.verbosity
+    }
+
     /// Returns the time for which a file was read; zero if it was not read.
     fn duration_of(&self, path: &Path) -> Duration {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,8 +390,9 @@ impl Progress {
     fn report_item(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
         if self.output.json {
             let item = path.to_string_lossy().into_owned();
-            let total_files = None;
-            let status = VerboseStatus { action, item, duration, data_size, total_files };
+            let unknown = self.follows_restic().then(UnknownSizes::default);
+            let total_files = unknown.as_ref().map(|_| 0);
+            let status = VerboseStatus { action, item, duration, data_size, total_files, unknown };
             let _ignored = self.output.message(&status);
         } else {
             self.bar.suspend(|| self.output.note(&format!("{action:<9}  {}", path.display())));

@@ -128,20 +128,24 @@ pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
         named.extend(paths.with_context(|| list.display().to_string())?);
     }
     ensure!(!named.is_empty() || progress.failures() != 0, "nothing to back up: name at least one path, or --stdin");
-    let count = named.len();
-    let mut roots = Vec::with_capacity(count);
+    let mut roots = Vec::with_capacity(named.len());
+    let mut are_missing = !named.is_empty();
     for path in named {
         match tree.metadata(&path) {
             Ok(_) => roots.push(path),
             Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
                 progress.fail("scan", &path, &format!("{}: does not exist", path.display()));
             }
-            Err(error) => progress.fail("scan", &path, &error.to_string()),
+            Err(error) => {
+                are_missing = false;
+                progress.fail("scan", &path, &error.to_string());
+            }
         }
     }
     match roots.len() {
-        0 if count == 1 => bail!("nothing to back up: the path does not exist"),
-        0 => bail!("nothing to back up: no path exists and can be read"),
+        // Programs look for these words of restic.
+        0 if are_missing => bail!("all source directories/files do not exist"),
+        0 => bail!("nothing to back up: no path can be read"),
         _ => {}
     }
     let mut paths = roots.iter().map(|path| absolute(path).map(bytes_of)).collect::<Result<Vec<_>>>()?;

@@ -85,7 +85,44 @@ fn endings_have_the_words_and_codes_that_programs_look_for() {
     let mut wrong = restic(&fixture, &["snapshots"]);
     Ran(wrong.env("RESTIC_PASSWORD", "wrong").output().unwrap()).code(12).says("Fatal: wrong password");
     fixture.write("file", b"1234");
-    run(&fixture, &["backup", "source", "/nowhere"]).code(3);
+    let left_out = "Warning: at least one source file could not be read";
+    run(&fixture, &["backup", "source", "/nowhere"]).code(3).says(left_out);
+    let json = run(&fixture, &["backup", "source", "/nowhere", "--json"]).code(3).last_error();
+    assert!(json["message"].as_str().unwrap().starts_with(left_out), "{json}");
+    run(&fixture, &["backup", "/nowhere"]).code(1).says("Fatal: all source directories/files do not exist");
+    let unknown = run(&fixture, &["invalid-command", "--json"]).code(1);
+    assert_eq!(unknown.stderr(), "unknown command \"invalid-command\" for \"restic\"\n");
+}
+
+#[test]
+fn a_backup_in_json_names_each_file_with_one_v_as_restic_does() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    let backup = ["backup", "source", "--json", "-v", "--insecure-no-password"];
+    let named = run(&fixture, &backup).code(0).messages();
+    let named: Vec<_> = named.iter().filter(|message| message["action"] == "new").collect();
+    assert_eq!(named.len(), 2, "the file and its directory: {named:?}");
+    // Programs ask for all sizes of restic.
+    for size in ["data_size", "data_size_in_repo", "metadata_size", "metadata_size_in_repo", "total_files"] {
+        assert!(named.iter().all(|message| message[size].is_u64()), "{size}: {named:?}");
+    }
+    assert!(!fixture.run(&backup[..4]).code(0).stdout().contains("verbose_status"));
+}
+
+#[test]
+fn recover_makes_all_that_is_forgotten_again_with_restics_tag() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "-q", "--tag", "old"]).code(0);
+    fixture.run(["forget", "latest", "-q"]).code(0);
+    // Again changes nothing.
+    for _ in 0..2 {
+        run(&fixture, &["recover", "--insecure-no-password"]).code(0);
+        let listed = fixture.run(["snapshots", "--json"]).code(0).json();
+        let tags: Vec<_> = listed.as_array().unwrap().iter().map(|snapshot| &snapshot["tags"]).collect();
+        assert_eq!(tags, [&Value::from(vec!["recovered"])]);
+    }
+    assert!(fixture.run(["recover"]).code(0).stdout().contains("old"), "natively, it lists what is forgotten");
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Action {
     fn run_on(self, world: &World, store: &Store, from: SessionId) -> Result<Derived> {
         let options = silent(world);
         let derived = match self {
-            Self::Recover => recover(store, &options, from)?,
+            Self::Recover => recover(store, &options, from, None)?,
             Self::Tag => tag(store, &options, from, &tags())?,
             Self::Rewrite => rewrite(store, &options, &storing(), from, &exclusion(&LEFT_OUT))?,
         };
@@ -262,23 +262,23 @@ fn a_recovered_snapshot_is_the_forgotten_one_and_there_is_one() {
     let store = world.open().unwrap();
     let (from, source) = &kept.snapshots[0];
     let original = snapshot_of(&store, *from);
-    let error = recover(&store, &silent(&world), *from).unwrap_err();
+    let error = recover(&store, &silent(&world), *from, None).unwrap_err();
     assert!(error.to_string().contains("is not forgotten"), "{error}");
     forget(&store, *from).unwrap();
-    let first = made(&recover(&store, &silent(&world), *from).unwrap());
+    let first = made(&recover(&store, &silent(&world), *from, None).unwrap());
     let recovered = snapshot_of(&store, first);
     assert_eq!(recovered.original, Some(*from));
     assert_eq!((recovered.tree, recovered.time, &recovered.tags), (original.tree, original.time, &original.tags));
     assert_eq!(recovered.summary.data_added_packed, 0, "its session has stored nothing");
-    assert_eq!(recover(&store, &silent(&world), *from).unwrap(), Derived::Exists(first));
+    assert_eq!(recover(&store, &silent(&world), *from, None).unwrap(), Derived::Exists(first));
     // Forgotten and recovered again, by either name.
     forget(&store, first).unwrap();
-    let second = made(&recover(&store, &silent(&world), first).unwrap());
-    assert_eq!(recover(&store, &silent(&world), *from).unwrap(), Derived::Exists(second));
-    assert_eq!(recover(&store, &silent(&world), first).unwrap(), Derived::Exists(second));
+    let second = made(&recover(&store, &silent(&world), first, None).unwrap());
+    assert_eq!(recover(&store, &silent(&world), *from, None).unwrap(), Derived::Exists(second));
+    assert_eq!(recover(&store, &silent(&world), first, None).unwrap(), Derived::Exists(second));
     let (restored, report) = world.restore(&store, &snapshot_of(&store, second)).unwrap();
     assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()));
-    let error = recover(&store, &silent(&world), SessionId([7; 16])).unwrap_err();
+    let error = recover(&store, &silent(&world), SessionId([7; 16]), None).unwrap_err();
     assert!(error.to_string().contains("missing") || error.to_string().contains("not found"), "{error}");
     // A policy sees when the first of them was received.
     let commits = store.read_commits().unwrap();
@@ -376,10 +376,10 @@ fn chunks_in_other_containers_are_found_and_made_durable_first() {
             }) {
                 world.repo().remove(&container.name.path()).unwrap();
             }
-            assert!(matches!(recover(&store, &silent(&world), *from).unwrap(), Derived::Lost { .. }));
+            assert!(matches!(recover(&store, &silent(&world), *from, None).unwrap(), Derived::Lost { .. }));
             continue;
         }
-        let recovered = made(&recover(&store, &silent(&world), *from).unwrap());
+        let recovered = made(&recover(&store, &silent(&world), *from, None).unwrap());
         // All that it relies on outlives a power cut.
         let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
         let store = after.open().unwrap();

@@ -102,7 +102,7 @@ fn every_writer_names_a_container_for_each_chunk_and_no_others() {
         };
         assert_eq!(listed_by(&store, tagged), listed_by(&store, first.report.session));
         forget(&store, sessions[0]).unwrap();
-        let Derived::Made(recovered, _) = recover(&store, &options, sessions[0]).unwrap() else {
+        let Derived::Made(recovered, _) = recover(&store, &options, sessions[0], None).unwrap() else {
             panic!("no snapshot")
         };
         assert_ne!(recovered, sessions[0]);

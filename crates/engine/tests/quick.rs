@@ -556,7 +556,7 @@ fn step(world: &World, store: &Store, draw: &mut Draw, state: (&mut MemTree, &mu
                 let tree = expected.remove(&session).unwrap();
                 // Some are taken back, before or after a prune has removed what only they needed.
                 if draw.below(3) == 0
-                    && let Ok(Derived::Made(id, _)) = recover(store, &silent(world), session)
+                    && let Ok(Derived::Made(id, _)) = recover(store, &silent(world), session, None)
                 {
                     expected.insert(id, tree);
                     totals.derived += 1;

@@ -89,7 +89,7 @@ fn print(output: &Output, report: &CheckReport, usage: Option<AcceleratorUsage>,
     if output.json {
         output.message(&CheckSummary {
             num_errors: damaged,
-            broken_packs: Vec::new(),
+            broken_packs: None,
             suggest_repair_index: false,
             suggest_prune: false,
             snapshots: report.snapshots,

@@ -34,10 +34,16 @@ use crate::trust;
 /// Takes forgets back, or lists the snapshots that are forgotten.
 pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverArgs) -> Result<()> {
     let run = Run::begin(settings, output, "recover")?;
-    if args.snapshots.is_empty() {
-        return run.list_forgotten();
-    }
     let mut named: Vec<SessionId> = Vec::new();
+    let mut tags = None;
+    if args.snapshots.is_empty() {
+        // In restic, it makes a snapshot with this tag of all that no snapshot has any more.
+        tags = settings.dialect.tag_of_recovered().map(|tag| vec![tag.to_owned()]);
+        if tags.is_none() {
+            return run.list_forgotten();
+        }
+        named.extend(run.commits.forgotten_snapshots().iter().map(|(id, _)| *id));
+    }
     for name in &args.snapshots {
         let id = run.commits.resolve_forgotten(name)?;
         if !named.contains(&id) {
@@ -46,8 +52,8 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
     }
     let (mut recovered_snapshots, mut lost_snapshots) = (0, 0);
     for id in named {
-        let derived =
-            repo::recover(&run.opened.store, &run.options, id).with_context(|| format!("snapshot {}", short_id(id)))?;
+        let derived = repo::recover(&run.opened.store, &run.options, id, tags.as_deref())
+            .with_context(|| format!("snapshot {}", short_id(id)))?;
         let (old, recovered) = (short_id(id), RecoveredSnapshot::of(id, &derived));
         recovered_snapshots += u64::from(matches!(derived, Derived::Made(..)));
         match (recovered, &derived) {

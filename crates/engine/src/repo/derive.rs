@@ -36,14 +36,21 @@ pub enum Derived {
 }
 
 /// Takes a forget back: makes a snapshot that is the same as a forgotten one, if all of its chunks are in containers that may
-/// be referred to.
-pub fn recover(store: &Store, options: &DeriveOptions, forgotten: SessionId) -> Result<Derived> {
+/// be referred to. `tags` replace its own.
+pub fn recover(
+    store: &Store,
+    options: &DeriveOptions,
+    forgotten: SessionId,
+    tags: Option<&[String]>,
+) -> Result<Derived> {
     in_session(store, options, &mut |session, commits| {
         let original = snapshot_of(store, commits, forgotten)?;
         if !commits.forgotten.contains(&forgotten) {
             return Err(Error::invalid(format!("snapshot {} is not forgotten", SnapshotId(forgotten))));
         }
-        let snapshot = derived_from(forgotten, original);
+        let tags = tags.map_or_else(|| original.tags.clone(), <[String]>::to_vec);
+        let snapshot = Snapshot { tags, ..derived_from(forgotten, original) };
+        snapshot.validate()?;
         if let Some(same) = find_same(commits, &snapshot) {
             return exists(session, same);
         }

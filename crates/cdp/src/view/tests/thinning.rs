@@ -422,7 +422,7 @@ fn a_checkpoint_that_is_recovered_has_all_of_its_moments_again() {
         budget: Budget::of(64 << 20, 2),
         monitor: Arc::new(Silent),
     };
-    recover(&store, &options, from).unwrap();
+    recover(&store, &options, from, None).unwrap();
     let point = world.point(&store, &At::Lsn(lost), None).unwrap();
     assert!(read_all(&point) == model.states[usize::try_from(lost.0).unwrap()]);
     // The next run thins it again, and forgets the one that took its place before.
