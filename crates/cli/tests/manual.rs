@@ -11,6 +11,8 @@ use std::sync::Mutex;
 use page::Page;
 use sandbox::Sandbox;
 
+use crate::fixture::Fixture;
+
 /// A newcomer reads no more.
 const README_LINES_MAX: usize = 120;
 
@@ -106,6 +108,23 @@ fn broken_links_are_found() {
         "README.md:5: ../../a.md leads nowhere",
     ];
     assert_eq!(broken, expected);
+}
+
+#[test]
+fn the_picture_of_a_session_has_the_words_of_this_program() {
+    let picture = fs::read_to_string(root().join("docs/images/session.svg")).unwrap().replace("&#160;", " ");
+    let fixture = Fixture::without_repository(Some("correct horse"));
+    fixture.write("file", b"1234");
+    let mut shown = Vec::new();
+    for arguments in [&["init"][..], &["backup", "source"], &["backup", "source"], &["snapshots"]] {
+        let ran = fixture.run(arguments).code(0);
+        shown.extend(format!("{}{}", ran.stderr(), ran.stdout()).lines().map(str::to_owned).collect::<Vec<_>>());
+    }
+    // Up to the first figure or path.
+    let words = shown.iter().map(|line| line.split(|c: char| c.is_ascii_digit() || c == '/').next().unwrap().trim());
+    for words in words.filter(|words| 2 < words.split(' ').count()) {
+        assert!(picture.contains(words), "{words}: `bench/session` draws docs/images/session.svg again");
+    }
 }
 
 #[test]
