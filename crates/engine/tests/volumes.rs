@@ -14,7 +14,7 @@ use onefold_engine::error::Result;
 use onefold_engine::identify::{IndexOptions, IndexPreset};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::FormatVersion;
-use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName};
+use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName, Prefix};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{BuiltRecipe, Edit, EditItem, RecipeBuilder, patch};
 use onefold_engine::repo::{Cache, WriteRequest, write};
@@ -333,6 +333,25 @@ fn a_second_snapshot_of_a_volume_stores_changed_blocks_and_few_references() {
     let whole = snapshot((&world, &store), (&volume, None, Proof::Rule), &mut reader, &mut || {}).unwrap();
     assert_eq!(stored_by(&store, whole.session, &[ChunkKind::Data]), 0);
     assert_eq!(stored_by(&store, whole.session, &metadata), 0, "the same segments, nodes and tree");
+}
+
+/// Each chunk that is not durable takes memory. A container of the smallest chunks has ten times as many as others.
+#[test]
+fn a_container_of_many_chunks_is_durable_before_the_next_barrier() {
+    let world = World::new(9);
+    let sizes = Adjustments { region_bytes: Some(64 << 10), container_bytes: Some(1 << 20), ..SMALL };
+    let store = world.create(sizes).unwrap();
+    let barrier = options(&world).budget.barrier_containers as u64;
+    in_session(&world, &store, &Driver::inline(1), &mut |writer| {
+        for number in 0..2 * barrier * 1536 + 25_000 {
+            writer.chunk(&number.to_le_bytes())?;
+            while writer.next_reference().is_some() {}
+        }
+        let durable = store.list(Prefix::Containers)?.len() as u64;
+        assert!((1..2 * barrier).contains(&durable), "{durable} of {barrier}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// A small volume: blocks, holes, and three states of it.

@@ -32,7 +32,7 @@ use onefold_accel::device::{Limits, Search};
 use crate::chunk::CHUNK_BYTES_AVERAGE;
 use crate::container::bases::{BASES_MAX, CHAIN_REGIONS_MAX};
 use crate::source::ahead::SHARE_BYTES;
-use crate::store::container_writer::WriterLimits;
+use crate::store::container_writer::{CONTAINER_CHUNKS, WriterLimits};
 
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use base_stages::BaseChoices;
@@ -121,8 +121,6 @@ const REFERRED_BYTES: usize = 5 * MIB / 2;
 const WALK_SHARES_MAX: usize = 64;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
-/// Chunks of a container, of the default sizes, where its contents compress to a third.
-const CONTAINER_CHUNKS: usize = 1536;
 /// A unique chunk between two barriers: in the maps of the identifier and of locations, in its region and its unit.
 const UNRECORDED_BYTES: usize = 320;
 

@@ -14,6 +14,9 @@ use crate::pipeline::{BufferPool, Task, TaskQueue};
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
+/// Chunks of a container, of the default sizes, where its contents compress to a third. Of the smallest files it has 40 times as many.
+pub(crate) const CONTAINER_CHUNKS: usize = 1536;
+
 /// Limits of a writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
@@ -21,7 +24,8 @@ pub(crate) struct WriterLimits {
     pub(crate) sealing: usize,
     /// Containers being written.
     pub(crate) writing: usize,
-    /// Containers between two barriers. What is not durable is at most twice that.
+    /// Containers between two barriers. What is not durable is at most twice that, and a container if it has more than
+    /// [`CONTAINER_CHUNKS`] for each.
     pub(crate) barrier: usize,
 }
 
@@ -96,6 +100,8 @@ pub(crate) struct ContainerWriter {
     /// Containers durable under their names.
     durable: usize,
     barrier_containers: usize,
+    /// Chunks of the containers that are closed and not durable.
+    chunks: usize,
     /// Units that became durable since they were last taken.
     stored: Vec<StoredUnit>,
     /// Bytes of all durable containers.
@@ -131,6 +137,7 @@ impl ContainerWriter {
             closed: 0,
             durable: 0,
             barrier_containers: limits.barrier,
+            chunks: 0,
             stored: Vec::new(),
             stored_bytes: 0,
         }
@@ -138,6 +145,8 @@ impl ContainerWriter {
 
     /// Takes a container that is full, or the last of its kind.
     pub(crate) fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
+        let chunks = builder.regions.iter().map(|region| region.chunks.len());
+        self.chunks += chunks.sum::<usize>();
         let mut random = [0; 32];
         self.store.host.random(&mut random)?;
         if let Some(sealed) = self.seal.push((builder, random)) {
@@ -149,7 +158,8 @@ impl ContainerWriter {
         if self.closed.is_multiple_of(self.barrier_containers) {
             self.make_durable(self.closed - self.barrier_containers)?;
         }
-        Ok(())
+        // Each chunk that is not durable takes memory of the identifier: those of the smallest files do not wait for the next barrier.
+        if 2 * self.barrier_containers * CONTAINER_CHUNKS < self.chunks { self.finish() } else { Ok(()) }
     }
 
     /// Makes all containers durable.
@@ -200,6 +210,7 @@ impl ContainerWriter {
         }
         self.session.barrier(metadata)?;
         self.durable += units.len();
+        self.chunks -= units.iter().map(|unit| unit.chunks.len()).sum::<usize>();
         self.stored_bytes += units.iter().map(|unit| unit.len).sum::<u64>();
         self.stored.extend(units);
         Ok(())
