@@ -205,7 +205,9 @@ impl OpenedCache {
                 let scratch = make_scratch(&name).context("a cache for this run")?;
                 return Ok(Self::at(scratch, name, settings.io, true));
             }
-            CacheLocation::Unknown => "its location is unknown (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
+            CacheLocation::Unknown => {
+                "its location is unknown (HOME, XDG_CACHE_HOME and CACHE_DIRECTORY are not set)".to_owned()
+            }
             CacheLocation::Directory(directory) => match prepare_for(directory, &name) {
                 Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),

@@ -18,7 +18,7 @@ pub fn host_name() -> String {
 /// environment. If neither has a name, the user's number takes its place.
 pub fn user_name() -> String {
     let (uid, _) = user_ids();
-    let listed = std::fs::read_to_string(USERS).ok().and_then(|users| name_of(&users, uid));
+    let listed = std::fs::read_to_string(USERS).ok().and_then(|users| field_of(&users, uid, NAME_FIELD));
     let variable = |name| variable(name)?.into_string().ok().filter(|value| !value.is_empty());
     listed.or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
 }
@@ -28,15 +28,33 @@ pub fn user_ids() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
 
-/// Returns the directory that holds the caches of all repositories: `onefold` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+/// The directory of the caches of root where no variable names one, as in a unit of systemd.
+const SYSTEM_CACHE: &str = "/var/cache/onefold";
+
+/// Returns the directory that holds the caches of all repositories: `$CACHE_DIRECTORY`, which systemd sets; else `onefold` in
+/// `$XDG_CACHE_HOME`, else in `.cache` of `$HOME`. Without these, `/var/cache/onefold` for root, and for others the same as with the
+/// home directory of the host's list of users.
 ///
-/// `environment` looks up a variable. Returns `None` if `HOME` is not set and `XDG_CACHE_HOME` is not an absolute path.
+/// `environment` looks up a variable. Returns `None` if the list has no absolute path.
 pub fn cache_directory(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || Some(variable("HOME")?.join(".cache"));
     // The XDG Base Directory Specification declares a relative path invalid, to be ignored.
-    let base = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home)?;
-    Some(base.join("onefold"))
+    let absolute = |path: &PathBuf| path.is_absolute();
+    // Of several, the first.
+    let given = variable("CACHE_DIRECTORY").and_then(|list| Some(PathBuf::from(list.to_str()?.split(':').next()?)));
+    if let Some(given) = given.filter(absolute) {
+        return Some(given);
+    }
+    let home = variable("XDG_CACHE_HOME").filter(absolute).or_else(|| Some(variable("HOME")?.join(".cache")));
+    let (uid, _) = user_ids();
+    match home {
+        Some(base) => Some(base.join("onefold")),
+        None if uid == 0 => Some(PathBuf::from(SYSTEM_CACHE)),
+        None => {
+            let home = field_of(&std::fs::read_to_string(USERS).ok()?, uid, HOME_FIELD).map(PathBuf::from)?;
+            absolute(&home).then(|| home.join(".cache/onefold"))
+        }
+    }
 }
 
 /// Returns an absolute path. Does not resolve symbolic links.
@@ -59,11 +77,15 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn name_of(users: &str, uid: u32) -> Option<String> {
+/// Positions in a line of the list of users.
+const NAME_FIELD: usize = 0;
+const UID_FIELD: usize = 2;
+const HOME_FIELD: usize = 5;
+
+fn field_of(users: &str, uid: u32, field: usize) -> Option<String> {
     users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.get(UID_FIELD)?.parse() == Ok(uid)).then(|| fields.get(field).copied().map(str::to_owned))?
     })
 }
 
@@ -74,8 +96,9 @@ mod tests {
     #[test]
     fn users_are_found_by_number_and_short_lines_are_passed_over() {
         let users = "root:x:0:0:root:/root:/bin/bash\nbroken\nme:x:1000:1000::/home/me:/bin/sh\n";
-        assert_eq!([name_of(users, 0), name_of(users, 1000)], [Some("root".to_owned()), Some("me".to_owned())]);
-        assert_eq!(name_of(users, 7), None);
+        let of = |uid, field| field_of(users, uid, field);
+        assert_eq!([of(0, NAME_FIELD), of(1000, NAME_FIELD)], [Some("root".to_owned()), Some("me".to_owned())]);
+        assert_eq!([of(1000, HOME_FIELD), of(7, NAME_FIELD)], [Some("/home/me".to_owned()), None]);
     }
 
     #[test]
@@ -85,6 +108,8 @@ mod tests {
         };
         assert_eq!(of(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]), Some(PathBuf::from("/x/onefold")));
         assert_eq!(of(&[("XDG_CACHE_HOME", "x"), ("HOME", "/h")]), Some(PathBuf::from("/h/.cache/onefold")));
-        assert_eq!(of(&[("HOME", "")]), None);
+        assert_eq!(of(&[("CACHE_DIRECTORY", "/c:/d"), ("HOME", "/h")]), Some(PathBuf::from("/c")));
+        // Not in the working directory, whoever asks.
+        assert!(of(&[("HOME", "")]).is_none_or(|path| path.is_absolute()));
     }
 }
