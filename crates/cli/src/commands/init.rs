@@ -59,6 +59,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encrypt
     if let Err(error) = handshake.require(&*store.objects) {
         output.note(&format!("In this repository {error}."));
     }
+    if !OsDisk::new(absolute).syncs_directories()? {
+        output.note("The file system cannot sync directories: after a power cut, the newest snapshots may be missing.");
+    }
     if encryption == Encryption::Password && !settings.slots.allows(cost) {
         output.note(&too_costly(cost));
     }

@@ -3,7 +3,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -32,6 +32,17 @@ pub use crate::io::os_batch::IoBackend;
 const FILE_MODE: u32 = 0o600;
 /// Mode of the directories of a repository or an index: only the owner may enter them.
 const DIR_MODE: u32 = 0o700;
+/// Rights that the group gets, as far as the umask allows, in a directory with all of [`SHARED`].
+const GROUP: u32 = 0o070;
+/// A group shares a directory that it may write to and that passes the group on: set-group-id, and the group's rights.
+const SHARED: u32 = 0o2000 | GROUP;
+
+/// Returns the mode of a new entry that has `own` without a group.
+fn mode_at(path: &Path, own: u32) -> u32 {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let is_shared = std::fs::metadata(above).is_ok_and(|above| above.permissions().mode() & SHARED == SHARED);
+    if is_shared { own | ((own >> 3) & GROUP) } else { own }
+}
 
 /// A directory of the host's file system as a [`Disk`].
 #[derive(Debug)]
@@ -56,16 +67,30 @@ impl OsDisk {
         Self { root, batches: Batches::new(backend, set_up) }
     }
 
+    /// Returns false if the file system cannot sync directories.
+    pub fn syncs_directories(&self) -> Result<bool> {
+        sync_directory(&self.root).map_err(|error| Error::io("sync directory", &self.root, error))
+    }
+
     fn full(&self, path: &Path) -> PathBuf {
         // Joining an empty path would leave a trailing slash in every message.
         if path.as_os_str().is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 }
 
+/// Syncs a directory. Returns false if its file system answers that it cannot, as CIFS does; a file's is an error.
+fn sync_directory(path: &Path) -> io::Result<bool> {
+    let directory = File::open(path)?;
+    match directory.sync_all() {
+        Err(error) if error.kind() == ErrorKind::InvalidInput && directory.metadata()?.is_dir() => Ok(false),
+        synced => synced.map(|()| true),
+    }
+}
+
 impl Disk for OsDisk {
     fn create(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
         let path = self.full(path);
-        let file = File::options().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path);
+        let file = File::options().read(true).write(true).create_new(true).mode(mode_at(&path, FILE_MODE)).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, error))?;
         Ok(Arc::new(OsFile::created(file, path)))
     }
@@ -76,7 +101,7 @@ impl Disk for OsDisk {
 
     fn create_dir(&self, path: &Path) -> Result<()> {
         let path = self.full(path);
-        match DirBuilder::new().mode(DIR_MODE).create(&path) {
+        match DirBuilder::new().mode(mode_at(&path, DIR_MODE)).create(&path) {
             // A file of this name is an error.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             created => created.map_err(|error| Error::io("create directory", &path, error)),
@@ -129,8 +154,7 @@ impl Disk for OsDisk {
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
         let path = self.full(path);
-        let synced = File::open(&path).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| Error::io("sync directory", &path, error))
+        sync_directory(&path).map(drop).map_err(|error| Error::io("sync directory", &path, error))
     }
 
     fn list(&self, path: &Path) -> Result<Vec<DiskEntry>> {
@@ -388,14 +412,29 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_may_read_what_is_created() {
-        use std::os::unix::fs::PermissionsExt;
+    fn a_directory_that_cannot_be_synced_is_accepted_and_a_file_is_not() {
+        let disk = OsDisk::new("/proc".into());
+        assert!(!disk.syncs_directories().unwrap());
+        disk.sync_dir(Path::new("")).unwrap();
+        assert!(disk.sync_dir(Path::new("version")).is_err());
+        assert!(disk.open(Path::new("version"), Access::Read).unwrap().sync().is_err());
+        assert!(OsDisk::new(std::env::temp_dir()).syncs_directories().unwrap());
+    }
+
+    #[test]
+    fn only_the_owner_may_read_what_is_created_unless_a_group_shares_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let disk = OsDisk::new(directory.path().join("root"));
         disk.create_dir(Path::new("")).unwrap();
         disk.create(Path::new("file")).unwrap();
         let mode = |path: &str| std::fs::metadata(directory.path().join(path)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("root"), mode("root/file")), (DIR_MODE, FILE_MODE));
+        // With the umask of most hosts, which takes the right to write.
+        for (above, expected) in [(0o2775, (0o770, 0o660)), (0o775, (0o700, 0o600)), (0o2755, (0o700, 0o600))] {
+            let root = directory.path().join("root");
+            std::fs::set_permissions(&root, std::fs::Permissions::from_mode(above)).unwrap();
+            assert_eq!((mode_at(&root.join("d"), DIR_MODE), mode_at(&root.join("f"), FILE_MODE)), expected);
+        }
     }
 
     #[test]
