@@ -114,6 +114,19 @@ pub(crate) fn read_list(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a list of lines that an option names, without a byte order mark. What is not UTF-8 in it are names, but no path has the NUL bytes
+/// of UTF-16.
+pub(crate) fn read_lines(path: &Path) -> Result<Vec<u8>> {
+    let bytes = read_list(path)?;
+    let is_utf16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.contains(&0);
+    ensure!(
+        !is_utf16,
+        "{}: is in UTF-16 or has NUL bytes; a list must be in UTF-8, with one entry a line",
+        path.display()
+    );
+    Ok(bytes.strip_prefix(b"\xef\xbb\xbf").map(<[u8]>::to_vec).unwrap_or(bytes))
+}
+
 /// Reads a file with a password.
 pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(4096));

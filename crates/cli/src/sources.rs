@@ -51,7 +51,7 @@ pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Pat
     for ((args, lists), case) in groups.into_iter().zip([Case::Sensitive, Case::Insensitive]) {
         let mut patterns: Vec<Vec<u8>> = args.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
         for list in lists {
-            patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
+            patterns.extend(read_patterns(&files::read_lines(list)?, &|name| std::env::var_os(name)));
         }
         texts.extend(patterns.iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()));
         if !patterns.is_empty() {
@@ -106,7 +106,7 @@ pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
     let tree = OsSource::new();
     let mut named = args.paths.clone();
     for list in &args.files_from {
-        for pattern in files_from::parse_patterns(&files::read_list(list)?) {
+        for pattern in files_from::parse_patterns(&files::read_lines(list)?) {
             let Expanded { found, unknown } = files_from::expand(&tree, &pattern)?;
             ensure!(
                 !found.is_empty() || !unknown.is_empty(),
@@ -121,7 +121,7 @@ pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
         }
     }
     for list in &args.files_from_verbatim {
-        named.extend(files_from::parse_verbatim(&files::read_list(list)?));
+        named.extend(files_from::parse_verbatim(&files::read_lines(list)?));
     }
     for list in &args.files_from_raw {
         let paths = files_from::parse_raw(&files::read_list(list)?);
