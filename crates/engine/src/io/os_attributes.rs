@@ -131,7 +131,11 @@ impl Subject<'_> {
         let times = Timestamps { last_access: time, last_modification: time };
         let outcome = retry(|| match self {
             Self::File(file) => rustix::fs::futimens(file, &times),
-            Self::Entry(_, path) => rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()),
+            Self::Entry(handle, path) => match rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()) {
+                // Without /proc. Older kernels than 5.8 refuse this.
+                Err(Errno::NOENT) => rustix::fs::utimensat(handle, "", &times, AtFlags::EMPTY_PATH),
+                outcome => outcome,
+            },
         });
         if let Err(error) = outcome {
             unset.failures.push(format!("modification time cannot be set: {error}"));
@@ -141,7 +145,11 @@ impl Subject<'_> {
     fn xattrs(&self) -> Result<Vec<Xattr>, Errno> {
         match self {
             Self::File(file) => os_entry::xattrs_of(*file),
-            Self::Entry(_, path) => os_entry::xattrs(path, LastLink::Followed),
+            Self::Entry(_, path) => match os_entry::xattrs(path, LastLink::Followed) {
+                // Without /proc; a new link or special file has none.
+                Err(Errno::NOENT) => Ok(Vec::new()),
+                outcome => outcome,
+            },
         }
     }
 }

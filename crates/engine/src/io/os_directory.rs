@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -43,6 +43,19 @@ pub(super) fn open_for_reading(at: BorrowedFd<'_>, name: &Path, flags: OFlags) -
         Err(Errno::PERM) => open(flags),
         outcome => outcome,
     }
+}
+
+/// Returns the attributes of the entry behind a handle that was opened with `O_PATH`. Without /proc, no call takes such a handle: they are
+/// read at the path, if that leads to the entry before and after.
+fn xattrs_of_handle(entry: BorrowedFd<'_>, path: &Path) -> Result<Vec<Xattr>, Errno> {
+    match os_entry::xattrs(&handle_path(entry, Path::new("")), LastLink::Followed) {
+        Err(Errno::NOENT) => {}
+        outcome => return outcome,
+    }
+    let wanted = os_entry::stat(entry, Path::new(""), AtFlags::EMPTY_PATH)?.identity();
+    let is_there = || Ok(os_entry::stat(CWD, path, AtFlags::empty())?.identity() == wanted);
+    let found = if is_there()? { os_entry::xattrs(path, LastLink::NotFollowed)? } else { return Err(Errno::NOENT) };
+    if is_there()? { Ok(found) } else { Err(Errno::NOENT) }
 }
 
 /// A handle of a directory.
@@ -104,23 +117,15 @@ impl Handle {
         Ok(metadata)
     }
 
-    fn xattrs(&self) -> Result<Vec<Xattr>, Errno> {
-        if self.is_readable {
-            os_entry::xattrs_of(self.fd())
-        } else {
-            os_entry::xattrs(&handle_path(self.fd(), Path::new("")), LastLink::Followed)
-        }
+    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, Errno> {
+        if self.is_readable { os_entry::xattrs_of(self.fd()) } else { xattrs_of_handle(self.fd(), path) }
     }
 
-    fn xattrs_of(&self, name: &Path) -> Result<Vec<Xattr>, Errno> {
+    fn xattrs_of(&self, name: &Path, path: &Path) -> Result<Vec<Xattr>, Errno> {
         match os_entry::xattrs(&handle_path(self.fd(), name), LastLink::NotFollowed) {
-            // Without /proc, attributes of files and directories can still be read through a handle.
             Err(Errno::NOENT) => {
-                let kind = os_entry::stat(self.fd(), name, AtFlags::empty())?.kind;
-                if !matches!(kind, EntryKind::File | EntryKind::Directory) {
-                    return Err(Errno::NOENT);
-                }
-                os_entry::xattrs_of(open_for_reading(self.fd(), name, OFlags::NOFOLLOW)?.as_fd())
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                xattrs_of_handle(retry(|| rustix::fs::openat(self.fd(), name, flags, Mode::empty()))?.as_fd(), path)
             }
             outcome => outcome,
         }
@@ -136,8 +141,8 @@ impl Handle {
         } else {
             None
         };
-        let xattrs = os_entry::xattrs(&handle_path(entry.as_fd(), Path::new("")), LastLink::Followed);
-        let xattrs = xattrs.map_err(|error| Error::io("read attributes of", path, error.into()));
+        let xattrs =
+            xattrs_of_handle(entry.as_fd(), path).map_err(|error| Error::io("read attributes of", path, error.into()));
         Ok(ClosedEntry { metadata, link_target, xattrs })
     }
 }
@@ -304,7 +309,7 @@ impl SourceDirectory for OsDirectory {
     }
 
     fn xattrs(&self) -> Result<Vec<Xattr>> {
-        self.here("read attributes of", Handle::xattrs)
+        self.here("read attributes of", |handle| handle.xattrs(&self.0.path))
     }
 
     fn list(&self) -> Result<Vec<OsString>> {
@@ -329,7 +334,8 @@ impl SourceDirectory for OsDirectory {
     }
 
     fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>> {
-        self.at("read attributes of", name, Handle::xattrs_of)
+        let path = self.0.path.join(name);
+        self.at("read attributes of", name, |handle, name| handle.xattrs_of(name, &path))
     }
 
     fn claimed_xattrs(&self, name: &OsStr) -> Result<Vec<Xattr>> {
@@ -358,8 +364,6 @@ impl SourceDirectory for OsDirectory {
 #[expect(clippy::disallowed_methods, reason = "tests prepare real files")]
 mod tests {
     use std::fs;
-
-    use rustix::fs::CWD;
 
     use super::*;
 

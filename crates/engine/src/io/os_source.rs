@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::io::os_directory::{Handle, OsDirectory};
 use crate::io::os_entry::{PATH_LEN_MAX, handle_path, retry};
+use crate::io::os_identity;
 use crate::io::tree::{Links, SourceDirectory, SourceTree};
 
 /// The file system of this host. Relative paths start at the process's working directory.
@@ -81,8 +82,12 @@ impl SourceTree for OsSource {
         at("resolve", path, |location| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let handle = retry(|| rustix::fs::openat(location.fd(), location.rest, flags, Mode::empty()))?;
-            let link = rustix::fs::readlinkat(CWD, handle_path(handle.as_fd(), Path::new("")), Vec::new())?;
-            Ok(PathBuf::from(OsString::from_vec(link.into_bytes())))
+            match rustix::fs::readlinkat(CWD, handle_path(handle.as_fd(), Path::new("")), Vec::new()) {
+                Ok(link) => Ok(PathBuf::from(OsString::from_vec(link.into_bytes()))),
+                // Without /proc.
+                Err(Errno::NOENT) => Ok(os_identity::canonical(path)),
+                Err(error) => Err(error),
+            }
         })
     }
 }

@@ -35,14 +35,15 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 
 /// A directory of this host that a restore writes to.
 ///
-/// It needs Linux 5.6 or later and a mounted `/proc`. It syncs nothing: after a power failure, the restore must be run
-/// again.
+/// It needs Linux 5.6 or later. It syncs nothing: after a power failure, the restore must be run again.
 #[derive(Debug)]
 pub struct OsTarget {
     root: OwnedFd,
     path: PathBuf,
     /// The way to find out whether the file system folds case.
     probes: Probes,
+    /// Whether `/proc` leads to what a handle with `O_PATH` has open.
+    has_proc: bool,
 }
 
 /// The way in which a target determines the properties of its file system.
@@ -62,7 +63,8 @@ impl OsTarget {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry(|| rustix::fs::openat(CWD, root, flags, Mode::empty()))
             .map_err(|error| Error::io("open", root, error.into()))?;
-        let target = Self { root: fd, path: root.to_path_buf(), probes: Probes::Write };
+        let has_proc = rustix::fs::statat(CWD, handle_path(fd.as_fd(), Path::new("")), AtFlags::empty()).is_ok();
+        let target = Self { root: fd, path: root.to_path_buf(), probes: Probes::Write, has_proc };
         match resolve_once(target.root.as_fd(), OsStr::new("."), OFlags::PATH | OFlags::DIRECTORY) {
             Ok(_) => {}
             Err(Errno::NOSYS) => {
@@ -72,8 +74,6 @@ impl OsTarget {
             }
             Err(error) => return Err(Error::io("open", root, error.into())),
         }
-        rustix::fs::statat(CWD, handle_path(target.root.as_fd(), Path::new("")), AtFlags::empty())
-            .map_err(|error| Error::invalid(format!("restoring needs /proc to be mounted: {error}")))?;
         Ok(target)
     }
 
@@ -175,17 +175,17 @@ impl OsTarget {
         Ok(Box::new(self.file(path, file)))
     }
 
-    /// Determines whether the directory folds case, from the first of its names that has a letter, or from its own name.
-    /// Returns `None` if no name has a letter or its own name is unknown. Changes nothing.
+    /// Determines whether the directory folds case, from the first of its names that has a letter. Returns `None` if none has
+    /// one. Changes nothing.
     fn folds_case_of_names(&self) -> Result<Option<bool>> {
         let names = self.list(Path::new(""))?;
-        for name in &names {
-            let Some(swapped) = with_other_case(name) else { continue };
-            if names.binary_search(&swapped).is_ok() {
-                return Ok(Some(false));
-            }
-            return Ok(Some(self.metadata(Path::new(&swapped))?.is_some()));
-        }
+        let Some(swapped) = names.iter().find_map(|name| with_other_case(name)) else { return Ok(None) };
+        Ok(Some(names.binary_search(&swapped).is_err() && self.metadata(Path::new(&swapped))?.is_some()))
+    }
+
+    /// Determines whether the directory above folds case, from the name of this one. Returns `None` if it is unknown or has no
+    /// letter.
+    fn folds_case_of_own_name(&self) -> Result<Option<bool>> {
         let own = |path: PathBuf| Some((with_other_case(path.file_name()?)?, path.parent()?.to_path_buf()));
         let Some((swapped, above)) = self.path.canonicalize().ok().and_then(own) else { return Ok(None) };
         let standing = os_entry::stat(self.root.as_fd(), Path::new(""), AtFlags::EMPTY_PATH);
@@ -389,6 +389,11 @@ impl TargetTree for OsTarget {
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.at("set metadata of", path, |names| {
             let entry = self.resolve(names, OFlags::PATH)?;
+            let kind = os_entry::stat(entry.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?.kind;
+            if !self.has_proc && matches!(kind, EntryKind::File | EntryKind::Directory | EntryKind::Fifo) {
+                let opened = self.resolve(names, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                return os_attributes::set_of_file(opened.as_fd(), metadata, xattrs, trust).map(|(_, unset)| unset);
+            }
             os_attributes::set(entry.as_fd(), metadata, xattrs, trust)
         })
     }
@@ -409,8 +414,12 @@ impl TargetTree for OsTarget {
     }
 
     fn folds_case(&self) -> Result<bool> {
+        // Most targets that have entries tell without a probe.
+        if let Ok(Some(folds)) = self.folds_case_of_names() {
+            return Ok(folds);
+        }
         if self.probes == Probes::Read {
-            return Ok(self.folds_case_of_names()?.unwrap_or(false));
+            return Ok(self.folds_case_of_own_name()?.unwrap_or(false));
         }
         let process = rustix::process::getpid().as_raw_nonzero();
         for attempt in 0..PROBE_TRIES_MAX {
@@ -422,8 +431,11 @@ impl TargetTree for OsTarget {
             }
             let upper = PathBuf::from(lower.to_string_lossy().to_uppercase());
             let found = self.metadata(&upper);
-            // The second try reduces the risk that the probe remains.
-            self.remove(&lower).or_else(|_| self.remove(&lower))?;
+            // One call, and a second try, so that the probe remains only where nothing can be removed.
+            let remove = || retry(|| rustix::fs::unlinkat(&self.root, &lower, AtFlags::empty()));
+            remove()
+                .or_else(|_| remove())
+                .map_err(|error| Error::io("remove", &self.path.join(&lower), error.into()))?;
             return Ok(found?.is_some());
         }
         Err(Error::invalid(format!("{}: no free name to find out about case", self.path.display())))

@@ -398,6 +398,10 @@ fn the_probe_for_case_leaves_nothing_behind() {
     let expected = fixture.root().join("PROBE").exists();
     assert_eq!(fixture.target.folds_case().unwrap(), expected);
     assert_eq!(fixture.target.list(Path::new("")).unwrap(), ["probe"]);
+    // Without a name that tells, a file does.
+    fs::rename(fixture.root().join("probe"), fixture.root().join("1")).unwrap();
+    assert_eq!(fixture.target.folds_case().unwrap(), expected);
+    assert_eq!(fixture.target.list(Path::new("")).unwrap(), ["1"]);
 }
 
 #[test]
