@@ -590,3 +590,76 @@ fn deleting_where_it_makes_no_sense_is_refused() {
     assert!(tried.stdout().contains("Would delete 0 files/dirs"), "{}", tried.stdout());
     assert!(!fixture.path("missing").exists());
 }
+
+/// Neighbors of a source have their directory in the snapshot, but were not backed up.
+#[test]
+fn deleting_acts_in_what_was_backed_up_and_nowhere_else() {
+    let fixture = Fixture::new();
+    for file in ["documents/f", "documents/sub/g", "other/h", "single"] {
+        fixture.write(file, b"x");
+    }
+    let base = fixture.path("source").to_str().unwrap().to_owned();
+    let at = |path: &str| format!("{base}{path}");
+    // Sources, part that is restored, names in the target that go, and those that stay.
+    type Case<'a> = (&'a [&'a str], &'a str, &'a [&'a str], &'a [&'a str]);
+    let (documents, other, sub, single) = (&at("/documents"), &at("/other"), &at("/documents/sub"), &at("/single"));
+    let whole = |path: &str| at(path).trim_start_matches('/').to_owned();
+    let (inside, beside) = (&whole("/documents/new"), &whole("/other/new"));
+    let cases: [Case<'_>; 16] = [
+        (&[documents], &base, &["documents/new", "documents/sub/new/deep"], &["new", "other/new"]),
+        (&[documents], "", &[inside], &["new", beside]),
+        (&[documents], documents, &["new", "sub/new"], &[]),
+        (&[documents], sub, &["new"], &[]),
+        (&[documents, other], &base, &["documents/new", "other/new"], &["new"]),
+        (&[documents, sub], &base, &["documents/new", "documents/sub/new"], &["new"]),
+        (&[sub, single], &base, &["documents/sub/new"], &["documents/new", "new"]),
+        (&[single], &base, &[], &["new"]),
+        (&["source"], "", &["source/new", "source/documents/new"], &["new"]),
+        (
+            &["source/documents/sub", "source/single"],
+            "",
+            &["source/documents/sub/new"],
+            &["source/documents/new", "new"],
+        ),
+        (&["source/documents/sub"], "/source", &["documents/sub/new"], &["documents/new", "new"]),
+        (&["./source/../source/other"], "/source", &["other/new"], &["new"]),
+        (&["source/."], "/source", &["new"], &[]),
+        (&["source/other", documents], "", &["source/other/new", inside], &["source/new", "new"]),
+        (&["-C", "source", "."], "", &["new", "documents/new"], &[]),
+        (&["-C", "source/documents", "../other", "sub"], "", &["other/new", "sub/new"], &["new"]),
+    ];
+    for (number, (sources, part, gone, kept)) in cases.into_iter().enumerate() {
+        let (directory, sources) =
+            if let ["-C", directory, sources @ ..] = sources { (*directory, sources) } else { (".", sources) };
+        let mut backup = fixture.command(["backup", "-q", "--force"].iter().chain(sources));
+        Ran(backup.current_dir(fixture.path(directory)).output().unwrap()).code(0);
+        let target = format!("target-{number}");
+        let restore = |options: &[&str]| {
+            let part = format!("latest:{part}");
+            fixture
+                .run(["restore", &part, "--target", &target, "-q", "--overwrite", "always"].iter().chain(options))
+                .code(0);
+        };
+        let stands = |name: &&&str| fixture.path(&target).join(name).exists();
+        restore(&[]);
+        for name in gone.iter().chain(kept) {
+            let path = fixture.path(&target).join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"precious").unwrap();
+        }
+        let all = gone.len() + kept.len();
+        restore(&["--delete", "--dry-run"]);
+        restore(&["--delete", "--include", "nothing"]);
+        assert_eq!(gone.iter().chain(kept).filter(stands).count(), all, "{number}: {sources:?} {part}");
+        restore(&["--delete"]);
+        assert_eq!(gone.iter().filter(stands).count(), 0, "{number}: {sources:?} {part}");
+        assert_eq!(kept.iter().filter(stands).count(), kept.len(), "{number}: {sources:?} {part}");
+    }
+    // A snapshot without its source, and that of a stream.
+    fixture.run(["backup", "-q", documents]).code(0);
+    fixture.run(["rewrite", "latest", "--exclude", documents, "--forget", "-q"]).code(0);
+    fixture.run(["restore", "latest", "--target", "target-1", "--overwrite", "always", "--delete", "-q"]).code(0);
+    fixture.run(["backup", "-q", "--stdin-from-command", "--stdin-filename", "dump", "--", "echo"]).code(0);
+    fixture.run(["restore", "latest", "--target", "target-1", "--overwrite", "always", "--delete", "-q"]).code(0);
+    assert!(fixture.path("target-1").join(beside).exists() && fixture.path("target-1").join("new").exists());
+}

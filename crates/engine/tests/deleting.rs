@@ -33,13 +33,23 @@ struct Restored {
 
 impl Restored {
     fn new() -> Self {
+        Self::of(&["a", "m", "z", "sub/b", "sub/deep/c"])
+    }
+
+    /// Backs up files, and directories whose names end in a slash.
+    fn of(paths: &[&str]) -> Self {
         let world = World::new(1);
         let store = world.create(SMALL).unwrap();
         let source = MemTree::new();
-        for file in ["a", "m", "z", "sub/b", "sub/deep/c"] {
-            source.put_file(&Path::new("/d").join(file), file.as_bytes());
+        for path in paths {
+            match path.strip_suffix('/') {
+                Some(directory) => source.put_dir(&Path::new("/d").join(directory)),
+                None => source.put_file(&Path::new("/d").join(path), path.as_bytes()),
+            }
         }
-        source.edit(Path::new("/d/sub"), |metadata| metadata.mtime = Timestamp { seconds: 77, nanoseconds: 0 });
+        if paths.contains(&"sub/b") {
+            source.edit(Path::new("/d/sub"), |metadata| metadata.mtime = Timestamp { seconds: 77, nanoseconds: 0 });
+        }
         world.backup(&store, &source, &Ask::default()).unwrap();
         let snapshot = newest(&store).unwrap().unwrap().1;
         let (target, _) = world.restore(&store, &snapshot).unwrap();
@@ -65,6 +75,7 @@ impl Restored {
         let request = DeleteRequest {
             tree: self.snapshot.tree,
             path: Path::new(""),
+            positions: &self.snapshot.source_positions(),
             filter,
             target,
             trust: Trust::Full,
@@ -312,6 +323,18 @@ fn directories_that_are_to_be_kept_stay_with_what_is_in_them() {
     restored.check(&["/d/more/else", "/d/sub/new"], &["/d/repository/config", "/d/more/cache/index/table", "/d/a"]);
 }
 
+/// A backup that stays on one file system stores the directory that another one is mounted on empty.
+#[test]
+fn where_the_snapshot_has_an_empty_directory_nothing_of_another_file_system_is_deleted() {
+    let restored = Restored::of(&["a", "mounted/"]);
+    restored.put(&["/d/mounted/precious", "/d/new"]);
+    restored.target.edit(Path::new("/d/mounted"), |metadata| metadata.device += 1);
+    restored.target.edit(Path::new("/d/mounted/precious"), |metadata| metadata.device += 1);
+    let (report, failures) = restored.delete(&Filter::default(), false);
+    assert_eq!((report.deleted, failures), (1, vec![]));
+    assert!(restored.stands("/d/mounted/precious") && !restored.stands("/d/new"));
+}
+
 #[test]
 fn left_by_a_single_file_nothing_is_deleted() {
     let restored = Restored::new();
@@ -323,6 +346,7 @@ fn left_by_a_single_file_nothing_is_deleted() {
     let request = DeleteRequest {
         tree: restored.snapshot.tree,
         path: Path::new("/d/a"),
+        positions: &restored.snapshot.source_positions(),
         filter: &filter,
         target: &restored.target,
         trust: Trust::Full,

@@ -131,6 +131,7 @@ impl Forger {
             uid: 0,
             gid: 0,
             paths: Vec::new(),
+            positions: Vec::new(),
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,

@@ -167,6 +167,7 @@ fn delete_others(
     let request = DeleteRequest {
         tree: found.snapshot.tree,
         path: Path::new(&found.path),
+        positions: &found.snapshot.source_positions(),
         filter,
         target: &target,
         trust: trust(args, &found.opened),

@@ -132,14 +132,15 @@ pub fn backup(
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
     let files = FileReader::new(store.config.entry_bytes_max());
     let listing = Listing::Session { manifest: &writer.manifest, chains: writer.stage.base_chains() };
-    let reader = open_reader((store, session), source, files, options, listing)?;
+    let (reader, positions) = open_reader((store, session), source, files, options, listing)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
     let ingest = Ingest::new(driver, reader, files, rule, (&options.budget, options.accelerator.as_ref()));
     let built = flow((options, session), ingest, &mut writer.stage, assembler, &**monitor)?;
     let summary = writer.summarize(built.summary)?;
-    let snapshot = snapshot_of(options, time, file_clock, built.tree, summary);
+    let mut snapshot = snapshot_of(options, time, file_clock, built.tree, summary);
+    snapshot.set_positions(&positions);
     if monitor.is_interrupted() {
         return Err(Error::Interrupted);
     }
@@ -159,10 +160,11 @@ fn open_reader(
     files: FileReader,
     options: &BackupOptions,
     listing: Listing<'_>,
-) -> Result<SourceReader> {
+) -> Result<(SourceReader, Vec<Vec<u8>>)> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
+    let positions = walk.positions().to_vec();
     let parent = open_parent(store, &session.live, listing, options)?;
-    Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
+    Ok((SourceReader::new(files, walk, parent, options.roots.clone()), positions))
 }
 
 /// Origin of the containers that a parent is looked for in.
@@ -219,6 +221,7 @@ fn snapshot_of(
         uid: options.uid,
         gid: options.gid,
         paths: options.paths.clone(),
+        positions: Vec::new(),
         tags: options.tags.clone(),
         excludes: options.exclude_texts.clone(),
         parent: options.parent.as_ref().map(|(session, _)| *session),

@@ -72,6 +72,7 @@ fn snapshot(time: Timestamp, tags: &[&str]) -> Snapshot {
         uid: 0,
         gid: 0,
         paths: vec![b"/home".to_vec()],
+        positions: Vec::new(),
         tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         excludes: Vec::new(),
         parent: None,

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -37,6 +37,8 @@ pub struct DeleteRequest<'a> {
     pub tree: Fingerprint,
     /// The directory of it that was restored.
     pub path: &'a Path,
+    /// Paths in the tree that the sources stand at. Nothing is deleted in a directory that only leads to one.
+    pub positions: &'a BTreeSet<PathBuf>,
     /// Patterns of the restore; it deletes only what they select.
     pub filter: &'a Filter,
     /// Target of the restore.
@@ -65,8 +67,8 @@ pub struct DeleteReport {
 
 /// Deletes the entries of the target that the snapshot lacks.
 ///
-/// Never follows a link, never leaves the target, never goes into what is mounted inside it. A directory whose list in
-/// the snapshot cannot be read in full keeps everything. What the filter leaves out stays, and so do the directories
+/// Never follows a link, never leaves the target, never goes into what is mounted inside it. A directory that is not part of a
+/// source, and one whose list in the snapshot is not whole or cannot be read in full, keep everything. What the filter leaves out stays, and so do the directories
 /// that lead to it.
 pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Result<DeleteReport> {
     let Root::Directory { node, entry } = Root::find(reader, request.tree, request.path)? else {
@@ -75,14 +77,22 @@ pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Resul
             request.path.display()
         )));
     };
-    let mut run = Run { request, reader, report: DeleteReport::default() };
+    let names = request.path.components().filter(|part| matches!(part, Component::Normal(_)));
+    let mut run = Run { request, reader, above: names.collect(), has_acted: false, report: DeleteReport::default() };
     run.walk(node, entry)?;
+    if !run.has_acted {
+        request.monitor.note("nothing is deleted: no directory that was restored is part of what was backed up");
+    }
     Ok(run.report)
 }
 
 struct Run<'a> {
     request: &'a DeleteRequest<'a>,
     reader: &'a mut MetadataReader,
+    /// Path in the tree of the directory that was restored.
+    above: PathBuf,
+    /// True if something could be deleted in one of the directories.
+    has_acted: bool,
     report: DeleteReport,
 }
 
@@ -98,22 +108,27 @@ struct Directory {
     unexpected: Vec<OsString>,
     /// Reason for which nothing here may be deleted.
     kept_because: Option<Error>,
+    /// True if it only leads to sources: its other entries were not backed up.
+    leads_only: bool,
+    /// True if another file system is mounted here, of which the snapshot has no entry so far.
+    is_unseen_mount: bool,
 }
 
 impl Run<'_> {
     fn walk(&mut self, root: Fingerprint, entry: Option<Entry>) -> Result<()> {
-        let Some(directory) = self.open(Path::new(""), entry) else { return Ok(()) };
+        let Some(directory) = self.open(Path::new(""), entry, None) else { return Ok(()) };
         let mut walk = TreeWalk::new(root, b"", directory);
         while let Some(event) = walk.next(self.reader, &**self.request.monitor)? {
             let path = walk.relative_path().to_path_buf();
             let Some(directory) = walk.state() else { break };
             match event {
                 Event::Entry(hinted) => {
+                    let device = directory.device;
                     self.compare(directory, &path, &hinted.entry);
                     if let Content::Directory { node } = hinted.entry.content
                         && self.request.filter.enters(&shown(&path))
                         && walk.levels().len() < DEPTH_MAX
-                        && let Some(directory) = self.open(&path, Some(hinted.entry))
+                        && let Some(directory) = self.open(&path, Some(hinted.entry), Some(device))
                     {
                         walk.enter(node, directory)?;
                     }
@@ -128,6 +143,10 @@ impl Run<'_> {
 
     /// Takes the next entry of a directory of the snapshot, whose names ascend as those of the target do.
     fn compare(&mut self, directory: &mut Directory, path: &Path, entry: &Entry) {
+        directory.is_unseen_mount = false;
+        if directory.leads_only {
+            return;
+        }
         let name = OsStr::from_bytes(&entry.name);
         while directory.existing.last().is_some_and(|existing| existing.as_os_str() < name) {
             directory.unexpected.extend(directory.existing.pop());
@@ -148,12 +167,15 @@ impl Run<'_> {
         }
     }
 
-    /// Lists the directory of the target at the path of one of the snapshot; `None` if nothing in it may be deleted.
-    fn open(&mut self, path: &Path, entry: Option<Entry>) -> Option<Directory> {
+    /// Lists the directory of the target at the path of one of the snapshot; `None` if nothing in it may be deleted. `above` is
+    /// the device of the directory that it is in.
+    fn open(&mut self, path: &Path, entry: Option<Entry>, above: Option<u64>) -> Option<Directory> {
         let target = self.request.target;
+        let leads_only = !self.above.join(path).ancestors().any(|above| self.request.positions.contains(above));
         let listed = target.metadata(path).and_then(|existing| match existing {
             Some(existing) if existing.kind == EntryKind::Directory && !self.is_kept(&existing) => {
-                target.list(path).map(|names| Some((existing.device, names)))
+                let names = if leads_only { Ok(Vec::new()) } else { target.list(path) };
+                names.map(|names| Some((existing.device, names)))
             }
             Some(_) | None => Ok(None),
         });
@@ -163,16 +185,32 @@ impl Run<'_> {
         })?;
         // From the last to the first, so that the next one can be taken off the end.
         existing.sort_unstable_by(|a, b| b.cmp(a));
-        Some(Directory { entry, device, existing, unexpected: Vec::new(), kept_because: None })
+        self.has_acted |= !leads_only;
+        let is_unseen_mount = above.is_some_and(|above| above != device);
+        let (unexpected, kept_because) = (Vec::new(), None);
+        Some(Directory { entry, device, existing, unexpected, kept_because, leads_only, is_unseen_mount })
     }
 
     fn leave(&mut self, directory: &mut Directory, path: &Path) -> Result<()> {
+        if directory.leads_only {
+            return Ok(());
+        }
         directory.unexpected.extend(directory.existing.drain(..).rev());
         let keeps_partials = self.request.partials == PartialFiles::Keep;
         let candidates = directory.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
         let candidates = candidates.map(|name| path.join(name));
         let candidates: Vec<PathBuf> =
             candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
+        // A backup that stays on one file system stores such a directory empty.
+        if directory.is_unseen_mount {
+            if !candidates.is_empty() {
+                let shown = self.request.target.display(path);
+                self.request
+                    .monitor
+                    .note(&format!("{shown}: {}, and the snapshot has nothing of it", Error::MountPoint));
+            }
+            return Ok(());
+        }
         if let Some(reason) = &directory.kept_because {
             // Without candidates there is nothing that is kept because of it.
             if !candidates.is_empty() {

@@ -1,4 +1,4 @@
-//! The bodies of commits and sessions: fields with a tag each.
+//! The bodies of commits: fields with a tag each.
 //!
 //! A field is a tag byte and a byte string with its length in front. Unknown tags from 128 on are passed over, so that
 //! later writers can add what this reader may ignore; below, they are an error.
@@ -7,16 +7,16 @@
 
 use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
 use crate::snapshot::journal::{JournalNote, TAG_JOURNAL, TAG_MARK};
-use crate::types::{Fingerprint, Process, SessionId, Timestamp};
+use crate::types::{Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
 pub(super) const TEXT_LEN_MAX: usize = 64 << 10;
 
 pub(super) const TAG_KIND: u8 = 1;
-const TAG_TIME: u8 = 2;
+pub(super) const TAG_TIME: u8 = 2;
 const TAG_FILE_CLOCK: u8 = 3;
 const TAG_TREE: u8 = 4;
-const TAG_HOSTNAME: u8 = 5;
+pub(super) const TAG_HOSTNAME: u8 = 5;
 const TAG_USERNAME: u8 = 6;
 const TAG_OWNER: u8 = 7;
 const TAG_PATH: u8 = 8;
@@ -26,15 +26,16 @@ const TAG_PARENT: u8 = 11;
 const TAG_PROGRAM: u8 = 12;
 const TAG_SUMMARY: u8 = 13;
 const TAG_HEAD: u8 = 14;
-const TAG_COLLECTIONS_SEEN: u8 = 15;
+pub(super) const TAG_COLLECTIONS_SEEN: u8 = 15;
 pub(super) const TAG_CONTAINER: u8 = 16;
 pub(super) const TAG_CONTAINERS: u8 = 18;
 const OPTIONAL_TAGS: u8 = 128;
 const TAG_MANIFEST: u8 = 130;
 const TAG_INDEX: u8 = 131;
-const TAG_PROCESS: u8 = 133;
+pub(super) const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
+const TAG_POSITION: u8 = 143;
 const REPEATED_TAGS: [u8; 6] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER, TAG_CONTAINERS];
 
 /// How a session ended.
@@ -109,6 +110,9 @@ pub struct Snapshot {
     pub gid: u32,
     /// What was backed up, as bytes of absolute paths.
     pub paths: Vec<Vec<u8>>,
+    /// Paths in the tree that these stand at, without those inside another one, if they are not the same. The empty path is the
+    /// top.
+    pub positions: Vec<Vec<u8>>,
     /// Labels that the user gave.
     pub tags: Vec<String>,
     /// Patterns that were left out.
@@ -155,32 +159,6 @@ impl CommitBody {
     pub(crate) fn without_snapshot(kind: CommitKind) -> Self {
         Self { kind, snapshot: None, heads: Vec::new(), manifest: None }
     }
-}
-
-/// What a session does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SessionKind {
-    /// Makes a snapshot.
-    Backup,
-    /// Reads, and must not lose what it reads meanwhile.
-    Restore,
-    /// Collects garbage.
-    Collection,
-}
-
-/// The body of a session's start.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SessionBody {
-    /// What it does.
-    pub(crate) kind: SessionKind,
-    /// Number of the newest collection it saw.
-    pub(crate) collections_seen: u32,
-    /// When it began.
-    pub(crate) time: Timestamp,
-    /// On which host.
-    pub(crate) hostname: String,
-    /// The process, if its host can tell.
-    pub(crate) process: Option<Process>,
 }
 
 pub(super) fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
@@ -249,6 +227,9 @@ impl Snapshot {
         for path in &self.paths {
             field(out, TAG_PATH, |out| out.extend_from_slice(path));
         }
+        for position in &self.positions {
+            field(out, TAG_POSITION, |out| out.extend_from_slice(position));
+        }
         for tag in &self.tags {
             field(out, TAG_TAG, |out| out.extend_from_slice(tag.as_bytes()));
         }
@@ -290,6 +271,7 @@ impl Snapshot {
             uid: 0,
             gid: 0,
             paths: Vec::new(),
+            positions: Vec::new(),
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,
@@ -315,6 +297,7 @@ impl Snapshot {
             TAG_USERNAME => self.username = text(value)?,
             TAG_OWNER => (self.uid, self.gid) = (value.varint32()?, value.varint32()?),
             TAG_PATH => self.paths.push(value.bytes(value.remaining())?.to_vec()),
+            TAG_POSITION => self.positions.push(value.bytes(value.remaining())?.to_vec()),
             TAG_TAG => self.tags.push(text(value)?),
             TAG_EXCLUDE => self.excludes.push(text(value)?),
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
@@ -435,67 +418,12 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
     }
 }
 
-impl SessionBody {
-    /// Returns the encoded form.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let kind = match self.kind {
-            SessionKind::Backup => 1,
-            SessionKind::Restore => 2,
-            SessionKind::Collection => 3,
-        };
-        field(&mut out, TAG_KIND, |out| out.push(kind));
-        field(&mut out, TAG_COLLECTIONS_SEEN, |out| put_varint(out, self.collections_seen.into()));
-        field(&mut out, TAG_TIME, |out| put_timestamp(out, self.time));
-        field(&mut out, TAG_HOSTNAME, |out| out.extend_from_slice(self.hostname.as_bytes()));
-        if let Some(Process { boot, id }) = self.process {
-            field(&mut out, TAG_PROCESS, |out| {
-                out.extend_from_slice(&boot);
-                put_varint(out, id.into());
-            });
-        }
-        out
-    }
-
-    /// Reads the encoded form.
-    pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
-        let mut kind = None;
-        let mut session = Self {
-            kind: SessionKind::Backup,
-            collections_seen: 0,
-            time: Timestamp::default(),
-            hostname: String::new(),
-            process: None,
-        };
-        fields(body, |tag, value| {
-            match tag {
-                TAG_KIND => {
-                    kind = Some(match value.u8()? {
-                        1 => SessionKind::Backup,
-                        2 => SessionKind::Restore,
-                        3 => SessionKind::Collection,
-                        _ => return Err(value.error("unknown kind of session")),
-                    });
-                }
-                TAG_COLLECTIONS_SEEN => session.collections_seen = value.varint32()?,
-                TAG_TIME => session.time = value.timestamp()?,
-                TAG_HOSTNAME => session.hostname = text(value)?,
-                TAG_PROCESS => session.process = Some(Process { boot: value.array()?, id: value.varint32()? }),
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })?;
-        match kind {
-            Some(kind) => Ok(Self { kind, ..session }),
-            None => Err(DecodeError { offset: body.len(), reason: "session without a kind" }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::snapshot::journal::tests::journal_note;
+    use crate::snapshot::session::{SessionBody, SessionKind};
+    use crate::types::Process;
 
     fn body() -> CommitBody {
         let snapshot = Snapshot {
@@ -503,6 +431,7 @@ mod tests {
             tree: Fingerprint([1; 32]),
             hostname: "h\u{f6}st".into(),
             paths: vec![b"/\xff".to_vec(), b"/b".to_vec()],
+            positions: vec![vec![], b"a/\xff".to_vec()],
             tags: vec!["t".into()],
             excludes: vec!["*.o".into()],
             parent: Some(SessionId([2; 16])),

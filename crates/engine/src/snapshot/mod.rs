@@ -8,11 +8,14 @@ mod forget;
 pub(crate) mod format;
 pub(crate) mod journal;
 pub(crate) mod manifest;
+mod positions;
+mod session;
 
 pub use collection::TARGETS_MAX;
 pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
-pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
+pub(crate) use format::{CommitBody, CommitKind, decode_commit};
 pub use format::{Head, IndexNote, Snapshot, Summary};
 pub use journal::{JournalNote, MARK_LEN_MAX, MARKS_MAX, Mark};
 pub(crate) use manifest::{ManifestEncoder, decode_manifest};
+pub(crate) use session::{SessionBody, SessionKind};

@@ -43,6 +43,15 @@ impl Node {
     }
 }
 
+/// The roots as one tree.
+#[derive(Debug, Default)]
+pub(super) struct RootTree {
+    /// Names at the top.
+    pub(super) top: BTreeMap<OsString, Node>,
+    /// Paths in the tree that the roots stand at.
+    pub(super) positions: Vec<Vec<u8>>,
+}
+
 /// Builds the tree. A root that cannot be looked into when it stands for its contents is an error in `errors`, with
 /// its path.
 pub(super) fn build(
@@ -50,8 +59,9 @@ pub(super) fn build(
     roots: &[PathBuf],
     excludes: &Excludes,
     errors: &mut Vec<(PathBuf, Error)>,
-) -> Result<BTreeMap<OsString, Node>> {
+) -> Result<RootTree> {
     let mut top = BTreeMap::new();
+    let mut has_contents = false;
     for root in roots {
         if root.as_os_str().is_empty() {
             return Err(Error::invalid("an empty path cannot be backed up"));
@@ -66,6 +76,7 @@ pub(super) fn build(
             source.open_dir(&directory).and_then(|opened| Ok((opened.metadata()?.device, opened.list()?, opened)));
         match contents {
             Ok((device, mut names, opened)) => {
+                has_contents = true;
                 errors.extend(excludes.apply_tags(&*opened, &directory, &mut names));
                 for name in names {
                     let path = clean(directory.join(name).as_os_str().as_bytes());
@@ -75,7 +86,27 @@ pub(super) fn build(
             Err(error) => errors.push((directory, error)),
         }
     }
-    Ok(top)
+    let mut positions = Vec::new();
+    // A name from elsewhere may only lead to a root: then the top is not that of one directory.
+    if has_contents && top.values().all(|node: &Node| node.whole) {
+        positions.push(Vec::new());
+    } else {
+        add_positions(&top, b"", &mut positions);
+    }
+    Ok(RootTree { top, positions })
+}
+
+/// Adds the paths of the named entries that are in no other one.
+fn add_positions(nodes: &BTreeMap<OsString, Node>, above: &[u8], positions: &mut Vec<Vec<u8>>) {
+    for (name, node) in nodes {
+        let separator: &[u8] = if above.is_empty() { b"" } else { b"/" };
+        let path = [above, separator, name.as_bytes()].concat();
+        if node.explicit {
+            positions.push(path);
+        } else if !node.whole {
+            add_positions(&node.children, &path, positions);
+        }
+    }
 }
 
 /// Returns the names of a clean path in the tree.

@@ -14,7 +14,7 @@ use crate::pipeline::Driver;
 use crate::source::ahead::{Ahead, Around, Entered, Found, Next, Share, Shares};
 use crate::source::exclude::Excludes;
 pub use crate::source::item::{Item, Location};
-use crate::source::roots::{self, Node};
+use crate::source::roots::{self, Node, RootTree};
 use crate::source::survey::{Listing, Opened, Subject, Survey, Visit};
 
 /// Directories on one path. Trees are restored to the same depth.
@@ -56,6 +56,7 @@ pub struct Walk {
     events: VecDeque<Event>,
     /// What looking ahead takes; `None` if the walk looks at each entry itself.
     shares: Option<Shares>,
+    positions: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -111,7 +112,7 @@ impl Walk {
             source.canonical(Path::new("."))?
         };
         let mut errors = Vec::new();
-        let nodes = roots::build(&*source, roots, &excludes, &mut errors)?;
+        let RootTree { top: nodes, positions } = roots::build(&*source, roots, &excludes, &mut errors)?;
         let names: Vec<OsString> = nodes.keys().cloned().collect();
         let top = Frame { directory: None, names: names.into_iter(), nodes, device: None, ahead: None };
         Ok(Self {
@@ -124,7 +125,13 @@ impl Walk {
             absolute: PathBuf::new(),
             events: errors.into_iter().map(|(path, error)| Event::Error { path, error }).collect(),
             shares: None,
+            positions,
         })
+    }
+
+    /// Returns the paths in the tree that the roots stand at, without those inside another one. The empty path is the top.
+    pub(crate) fn positions(&self) -> &[Vec<u8>] {
+        &self.positions
     }
 
     /// Looks at the attributes of files with their metadata.

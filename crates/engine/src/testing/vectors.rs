@@ -221,6 +221,7 @@ fn commit_body() -> CommitBody {
         uid: 1000,
         gid: 100,
         paths: vec![b"/home".to_vec(), b"/srv/\xff".to_vec()],
+        positions: Vec::new(),
         tags: vec!["daily".into()],
         excludes: vec!["*.o".into()],
         parent: Some(SessionId(counting(0xc0))),
