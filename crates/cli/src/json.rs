@@ -78,7 +78,12 @@ pub(crate) struct RestoreSummary {
     pub(crate) error_count: u64,
     pub(crate) owners_not_restored: u64,
     pub(crate) set_ids_not_restored: u64,
+    pub(crate) modes_not_restored: u64,
     pub(crate) attributes_not_restored: u64,
+    pub(crate) times_not_restored: u64,
+    pub(crate) special_files_not_restored: u64,
+    pub(crate) symlinks_not_restored: u64,
+    pub(crate) hard_links_not_restored: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
 }

@@ -159,7 +159,7 @@ fn ownership_that_only_root_can_set_is_counted_and_is_no_failure() {
         Ran(command.output().unwrap())
     };
     let told = restore(&[]).code(0).stdout();
-    assert!(told.contains("Ownership of 4 files/dirs was not restored: not running as root"), "{told}");
+    assert!(told.contains("the target does not allow it: ownership of 4 files/dirs, the first is /"), "{told}");
     let mode = fixture.path("out/roots/set-id").metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode, 0o755, "a program that runs as another user than before");
     let summary = restore(&["--overwrite", "always", "--json"]).code(0).messages().pop().unwrap();
@@ -225,7 +225,34 @@ fn a_read_only_directory_of_ones_own_is_filled_again() {
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o555)).unwrap();
     restore().code(0);
     assert_eq!(std::fs::read(inner.join("file")).unwrap(), b"x");
-    for directory in ["out/d", "out/d/e", "source/d", "source/d/e"] {
+    // The directory itself, with files that go.
+    let part = |options: &[&str]| {
+        let all = ["restore", "latest:/source/d", "--target", "part", "-q"];
+        let mut command = fixture.command(all.iter().chain(options));
+        command.env("ONEFOLD_CACHE_DIR", fixture.path("other-cache"));
+        if is_root {
+            command.uid(65_534).gid(65_534);
+        }
+        Ran(command.output().unwrap())
+    };
+    part(&[]).code(0);
+    for (directory, name) in [("part", "new"), ("part/e", "new"), ("part", "closed/below")] {
+        let path = fixture.path(directory).join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, b"x").unwrap();
+        std::fs::set_permissions(path.parent().unwrap(), std::fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    if is_root {
+        let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(fixture.path("part")).status();
+        assert!(given.unwrap().success());
+    }
+    for options in [&["--overwrite", "always"][..], &["--overwrite", "if-changed", "--delete"]] {
+        part(options).code(0);
+        assert_eq!(fixture.path("part/e/new").exists(), options.len() == 2);
+    }
+    let names = contents(&fixture.path("part"));
+    assert_eq!(names.iter().filter(|(_, bytes)| bytes.is_some()).count(), 1, "{names:?}");
+    for directory in ["out/d", "out/d/e", "source/d", "source/d/e", "part", "part/e"] {
         let mode = fixture.path(directory).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode, 0o555, "{directory}");
         std::fs::set_permissions(fixture.path(directory), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -662,4 +689,64 @@ fn deleting_acts_in_what_was_backed_up_and_nowhere_else() {
     fixture.run(["backup", "-q", "--stdin-from-command", "--stdin-filename", "dump", "--", "echo"]).code(0);
     fixture.run(["restore", "latest", "--target", "target-1", "--overwrite", "always", "--delete", "-q"]).code(0);
     assert!(fixture.path("target-1").join(beside).exists() && fixture.path("target-1").join("new").exists());
+}
+
+/// A container without privileges got an error for each file, and exit code 1. Only root can try this.
+#[test]
+fn without_privileges_contents_come_back_and_a_line_for_each_kind_says_what_does_not() {
+    let fixture = Fixture::new();
+    if fixture.path("source").metadata().unwrap().uid() != 0 || !Path::new("/usr/bin/setpriv").exists() {
+        return;
+    }
+    for number in 0..30 {
+        fixture.write(&format!("d/{number}"), b"x");
+    }
+    std::fs::set_permissions(fixture.path("source/d/0"), std::fs::Permissions::from_mode(0o4660)).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program).args(arguments).current_dir(fixture.path("source")).status();
+        status.unwrap().success()
+    };
+    assert!(run("chown", &["-R", "12345:12345", "."]) && run("chmod", &["u+s,g+rw", "d/0"]));
+    let has_device = run("mknod", &["d/device", "c", "1", "3"]);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    for (number, (drop, options, omitted)) in [
+        ("-chown", &[][..], [31, 1]),
+        ("-chown", &["--no-ownership"], [0, 1]),
+        ("-chown,-mknod,-fowner,-fsetid,-setfcap,-sys_admin", &[], [31, 1]),
+        ("-kill", &[], [0, 0]),
+        ("-kill", &["--no-ownership", "--no-xattrs"], [0, 1]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = format!("out-{number}");
+        let all = ["restore", "latest:/source/d", "--target", &target, "--trusted", "--json"];
+        let command = fixture.command(all.iter().chain(options));
+        let mut limited = std::process::Command::new("/usr/bin/setpriv");
+        limited.args([format!("--bounding-set={drop}"), format!("--inh-caps={drop}")]);
+        limited.arg(command.get_program()).args(command.get_args()).current_dir(fixture.path(""));
+        limited.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ran = Ran(limited.output().unwrap()).code(0);
+        assert!(ran.stderr().lines().count() <= 5, "{}", ran.stderr());
+        let summary = ran.messages().pop().unwrap();
+        let is_device_omitted = has_device && drop.contains("mknod");
+        let owners = omitted[0] + u64::from(omitted[0] != 0 && has_device && !is_device_omitted);
+        assert_eq!(summary["owners_not_restored"], owners, "{number}: {summary}");
+        assert_eq!(summary["set_ids_not_restored"], omitted[1], "{number}: {summary}");
+        assert_eq!(summary["special_files_not_restored"], u64::from(is_device_omitted), "{number}: {summary}");
+        let files =
+            |directory: &str| contents(&fixture.path(directory)).into_iter().filter(|(_, bytes)| bytes.is_some());
+        assert_eq!(files(&target).collect::<Vec<_>>(), files("source/d").collect::<Vec<_>>());
+        let mode = fixture.path(&target).join("0").metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if omitted[1] == 0 { 0o4660 } else { 0o600 }, "{number}");
+    }
+}
+
+#[test]
+fn a_target_that_a_restore_makes_is_closed_to_others() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["restore", "latest", "--target", "a/b", "-q"]).code(0);
+    assert_eq!(fixture.path("a/b").metadata().unwrap().permissions().mode() & 0o7777, 0o700);
 }

@@ -55,6 +55,8 @@ pub(crate) struct RestoreArgs {
     /// Restore set-id bits, capabilities and devices even if the repository is not encrypted
     #[arg(long, conflicts_with = "untrusted")]
     pub(crate) trusted: bool,
+    #[command(flatten)]
+    pub(crate) metadata: MetadataArgs,
     /// Delete entries of the restored directories that are not in the snapshot; needs --overwrite
     #[arg(long)]
     pub(crate) delete: bool,
@@ -66,6 +68,23 @@ pub(crate) struct RestoreArgs {
     pub(crate) verify: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `restore` about metadata.
+#[derive(Args, Debug)]
+pub(crate) struct MetadataArgs {
+    /// Leave every file to the user who restores it
+    #[arg(long)]
+    pub(crate) no_ownership: bool,
+    /// Restore no extended attributes and ACLs
+    #[arg(long, conflicts_with_all = ["include_xattr", "exclude_xattr"])]
+    pub(crate) no_xattrs: bool,
+    /// Restore only extended attributes whose names match the pattern
+    #[arg(long, value_name = "PATTERN", conflicts_with = "exclude_xattr")]
+    pub(crate) include_xattr: Vec<OsString>,
+    /// Do not restore extended attributes whose names match the pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude_xattr: Vec<OsString>,
 }
 
 /// Destination of `restore`.

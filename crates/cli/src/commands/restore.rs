@@ -1,6 +1,8 @@
 //! `restore`.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,15 +14,16 @@ use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_identity;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
-use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Unprivileged};
+use onefold_engine::io::tree::{EntryKind, MetadataChoice, Omission, SelectAttributes, TargetTree, Trust};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{
     DeleteRequest, Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport,
     RestoreRequest, delete, ensure_apart, find_entry, restore,
 };
+use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::Store;
 
-use crate::args::restore::{OverwriteArg, RestoreArgs};
+use crate::args::restore::{MetadataArgs, OverwriteArg, RestoreArgs};
 use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
@@ -64,7 +67,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs)
         let read = [(&*found.opened.directory, "repository"), (&*found.cache.directory, "index")];
         ensure_apart(&OsSource::new(), target, &read).context("--target")?;
     }
-    let target = target(args, when)?;
+    let choice = metadata(args)?;
+    let target = target(args, when, choice.clone())?;
     let shown = args.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
     let request = RestoreRequest {
@@ -89,9 +93,12 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs)
         }
         let restored = restore(&opened.store, &request)?;
         let partials = if restored.files_incomplete == 0 { PartialFiles::Delete } else { PartialFiles::Keep };
-        let deleted =
-            if args.delete { delete_others(settings, args, &found, &filter, partials, &progress)? } else { 0 };
-        Outcome { restored, deleted: deleted + restored.deleted }
+        let deleted = if args.delete {
+            delete_others(settings, args, &found, (&filter, choice), partials, &progress)?
+        } else {
+            0
+        };
+        Outcome { deleted: deleted + restored.deleted, restored }
     };
     print(output, args, &report, &progress)?;
     let report = report.restored;
@@ -153,12 +160,12 @@ fn delete_others(
     settings: &Settings,
     args: &RestoreArgs,
     found: &OpenedSnapshot,
-    filter: &Filter,
+    (filter, choice): (&Filter, MetadataChoice),
     partials: PartialFiles,
     progress: &Arc<Progress>,
 ) -> Result<u64> {
     let target = match OsTarget::open(directory(args)?) {
-        Ok(target) => target,
+        Ok(target) => target.with_metadata(choice),
         // A dry run: the restore would create it, and it would be empty.
         Err(error) if args.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
         Err(error) => return Err(error.into()),
@@ -197,7 +204,7 @@ fn directory(args: &RestoreArgs) -> Result<&Path> {
 
 /// Opens the target; a dry run makes and changes nothing. The engine refuses a directory that is not empty as well, but
 /// does not know what it is called.
-fn target(args: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn TargetTree>> {
+fn target(args: &RestoreArgs, when: Option<OverwriteArg>, choice: MetadataChoice) -> Result<Arc<dyn TargetTree>> {
     if args.destination.discard {
         return Ok(Arc::new(DiscardTarget::default()));
     }
@@ -218,7 +225,26 @@ fn target(args: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn Targ
         "{}: not empty; restore into an empty directory, or say with --overwrite what is to happen",
         directory.display()
     );
-    Ok(Arc::new(target))
+    Ok(Arc::new(target.with_metadata(choice)))
+}
+
+/// Returns the metadata that is restored.
+fn metadata(args: &RestoreArgs) -> Result<MetadataChoice> {
+    let patterns = |texts: &[OsString]| {
+        let texts = texts.iter().map(|text| text.as_bytes());
+        Patterns::parse(texts, Case::Sensitive).map(|patterns| vec![patterns])
+    };
+    let MetadataArgs { no_ownership, no_xattrs, include_xattr, exclude_xattr } = &args.metadata;
+    let attributes: Option<Arc<dyn SelectAttributes>> = if *no_xattrs {
+        Some(Arc::new(Filter { exclude: patterns(&["*".into()])?, ..Filter::default() }))
+    } else if !include_xattr.is_empty() {
+        Some(Arc::new(Filter { include: patterns(include_xattr)?, ..Filter::default() }))
+    } else if !exclude_xattr.is_empty() {
+        Some(Arc::new(Filter { exclude: patterns(exclude_xattr)?, ..Filter::default() }))
+    } else {
+        None
+    };
+    Ok(MetadataChoice { omits_owners: *no_ownership, attributes })
 }
 
 /// Returns true if a directory that does not exist would not tell names apart that differ only in case, as the one that it
@@ -283,9 +309,14 @@ fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Prog
             directories_read: report.directories_read,
             chunks_recovered: report.chunks_recovered,
             error_count: report.failures,
-            owners_not_restored: report.unprivileged.owners,
-            set_ids_not_restored: report.unprivileged.set_ids,
-            attributes_not_restored: report.unprivileged.attributes,
+            owners_not_restored: report.omissions.count(Omission::Owner),
+            set_ids_not_restored: report.omissions.count(Omission::SetIds),
+            modes_not_restored: report.omissions.count(Omission::Mode),
+            attributes_not_restored: report.omissions.count(Omission::Attribute),
+            times_not_restored: report.omissions.count(Omission::Time),
+            special_files_not_restored: report.omissions.count(Omission::Special),
+            symlinks_not_restored: report.omissions.count(Omission::Symlink),
+            hard_links_not_restored: report.omissions.count(Omission::HardLink),
             peak_rss_bytes: process_peak_rss_bytes(),
         })?;
         return Ok(());
@@ -320,8 +351,13 @@ fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Prog
              {PARTIAL_SUFFIX}"
         ))?;
     }
-    for line in unprivileged(report.unprivileged) {
-        output.line(line)?;
+    for (kind, count, first) in report.omissions.iter() {
+        let first = Path::new("/").join(first);
+        output.line(format!(
+            "Not restored, since the target does not allow it: {}, the first is {}",
+            omitted(kind, count),
+            first.display()
+        ))?;
     }
     if args.delete {
         let verb = if args.dry_run { "Would delete" } else { "Deleted" };
@@ -334,17 +370,17 @@ fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Prog
     Ok(output.flush()?)
 }
 
-/// Returns what only root could have set, a line each.
-fn unprivileged(left: Unprivileged) -> Vec<String> {
-    let mut lines = Vec::new();
-    if left.owners != 0 {
-        lines.push(format!("Ownership of {} was not restored: not running as root", entries(left.owners)));
-    }
-    if left.set_ids != 0 {
-        lines.push(format!("Set-id bits of {} were left out, since the owner is another one", entries(left.set_ids)));
-    }
-    if left.attributes != 0 {
-        lines.push(format!("Attributes that only root may set were not restored on {}", entries(left.attributes)));
-    }
-    lines
+/// Names what so many entries lack.
+fn omitted(kind: Omission, count: u64) -> String {
+    let of = match kind {
+        Omission::Owner => "ownership of ",
+        Omission::SetIds => "set-id bits of ",
+        Omission::Mode => "mode of ",
+        Omission::Attribute => "extended attributes of ",
+        Omission::Time => "time of ",
+        Omission::Special => return text::count(count, "FIFO, socket or device"),
+        Omission::Symlink => return text::count(count, "symbolic link"),
+        Omission::HardLink => return format!("{}, which became copies", text::count(count, "hard link")),
+    };
+    format!("{of}{}", entries(count))
 }

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -17,7 +18,9 @@ use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, PATH_LEN_MAX, handle_path, retry};
 use crate::io::os_target_file::OsTargetFile;
-use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{
+    EntryKind, Identity, Metadata, MetadataChoice, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr,
+};
 
 /// Maximum number of tries at a resolution that the kernel could not finish because of a concurrent rename.
 const RESOLVE_TRIES_MAX: u32 = 64;
@@ -44,6 +47,7 @@ pub struct OsTarget {
     probes: Probes,
     /// Whether `/proc` leads to what a handle with `O_PATH` has open.
     has_proc: bool,
+    choice: Arc<MetadataChoice>,
 }
 
 /// The way in which a target determines the properties of its file system.
@@ -64,7 +68,8 @@ impl OsTarget {
         let fd = retry(|| rustix::fs::openat(CWD, root, flags, Mode::empty()))
             .map_err(|error| Error::io("open", root, error.into()))?;
         let has_proc = rustix::fs::statat(CWD, handle_path(fd.as_fd(), Path::new("")), AtFlags::empty()).is_ok();
-        let target = Self { root: fd, path: root.to_path_buf(), probes: Probes::Write, has_proc };
+        let (probes, choice) = (Probes::Write, Arc::default());
+        let target = Self { root: fd, path: root.to_path_buf(), probes, has_proc, choice };
         match resolve_once(target.root.as_fd(), OsStr::new("."), OFlags::PATH | OFlags::DIRECTORY) {
             Ok(_) => {}
             Err(Errno::NOSYS) => {
@@ -82,7 +87,13 @@ impl OsTarget {
         Ok(Self { probes: Probes::Read, ..Self::open(root)? })
     }
 
-    /// Opens a directory, and creates it and its parents if they do not exist.
+    /// Chooses the metadata that is set.
+    #[must_use]
+    pub fn with_metadata(self, choice: MetadataChoice) -> Self {
+        Self { choice: Arc::new(choice), ..self }
+    }
+
+    /// Opens a directory, and creates it and its parents if they do not exist. Only its owner may enter the new directory.
     ///
     /// The path is the user's own: the function follows symbolic links in it.
     pub fn create(root: &Path) -> Result<Self> {
@@ -102,7 +113,8 @@ impl OsTarget {
             path = parent;
         }
         for path in missing.iter().rev() {
-            match rustix::fs::mkdirat(CWD, *path, Mode::RWXU | Mode::RWXG | Mode::RWXO) {
+            let others = if *path == root { Mode::empty() } else { Mode::RWXG | Mode::RWXO };
+            match rustix::fs::mkdirat(CWD, *path, Mode::RWXU | others) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(Error::io("create", path, error.into())),
             }
@@ -161,7 +173,7 @@ impl OsTarget {
     }
 
     fn file(&self, path: &Path, file: OwnedFd) -> OsTargetFile {
-        OsTargetFile::new(file, self.path.join(path))
+        OsTargetFile::new(file, self.path.join(path), Arc::clone(&self.choice))
     }
 
     fn open_regular(&self, path: &Path, access: OFlags) -> Result<Box<dyn TargetFile>> {
@@ -277,7 +289,8 @@ impl TargetTree for OsTarget {
     fn create_dir(&self, path: &Path) -> Result<()> {
         self.at("create directory", path, |names| {
             if names.0.is_empty() {
-                return Ok(());
+                let standing = os_entry::stat(self.root.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
+                return self.make_writable(names, &standing);
             }
             let (parent, name) = self.parent(names)?;
             match retry(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU)) {
@@ -389,12 +402,13 @@ impl TargetTree for OsTarget {
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.at("set metadata of", path, |names| {
             let entry = self.resolve(names, OFlags::PATH)?;
-            let kind = os_entry::stat(entry.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?.kind;
-            if !self.has_proc && matches!(kind, EntryKind::File | EntryKind::Directory | EntryKind::Fifo) {
+            let policy = (trust, &*self.choice);
+            let is_opened = |kind| matches!(kind, EntryKind::File | EntryKind::Directory | EntryKind::Fifo);
+            if !self.has_proc && is_opened(os_entry::stat(entry.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?.kind) {
                 let opened = self.resolve(names, OFlags::RDONLY | OFlags::NONBLOCK)?;
-                return os_attributes::set_of_file(opened.as_fd(), metadata, xattrs, trust).map(|(_, unset)| unset);
+                return os_attributes::set_of_file(opened.as_fd(), metadata, xattrs, policy).map(|(_, unset)| unset);
             }
-            os_attributes::set(entry.as_fd(), metadata, xattrs, trust)
+            os_attributes::set(entry.as_fd(), metadata, xattrs, policy)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, retry};
-use crate::io::tree::{Identity, Metadata, TargetFile, Trust, Unset, Xattr};
+use crate::io::tree::{Identity, Metadata, MetadataChoice, TargetFile, Trust, Unset, Xattr};
 
 /// A file inside the target.
 #[derive(Debug)]
@@ -20,11 +20,12 @@ pub(super) struct OsTargetFile {
     pub(super) path: PathBuf,
     /// The identity, remembered from the first call that reads it.
     identity: OnceLock<Identity>,
+    choice: Arc<MetadataChoice>,
 }
 
 impl OsTargetFile {
-    pub(crate) fn new(file: OwnedFd, path: PathBuf) -> Self {
-        Self { file, path, identity: OnceLock::new() }
+    pub(crate) fn new(file: OwnedFd, path: PathBuf, choice: Arc<MetadataChoice>) -> Self {
+        Self { file, path, identity: OnceLock::new(), choice }
     }
 
     fn error(&self, operation: &'static str, error: Errno) -> Error {
@@ -65,7 +66,7 @@ impl TargetFile for OsTargetFile {
     }
 
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
-        let set = os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, trust);
+        let set = os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, (trust, &self.choice));
         let (identity, unset) = set.map_err(|error| self.error("set metadata of", error))?;
         self.identity.get_or_init(|| identity);
         Ok(unset)

@@ -1,5 +1,6 @@
 //! Trees of files: sources that a backup reads, and targets that a restore writes to.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::io;
@@ -219,27 +220,44 @@ pub enum Trust {
 pub struct Unset {
     /// Failures, each as a message.
     pub failures: Vec<String>,
-    /// Metadata that was not set because only root may set it, and this process is not root.
-    pub(crate) unprivileged: Unprivileged,
+    /// Metadata that the file system cannot hold, or that this process may not set.
+    pub(crate) omissions: BTreeSet<Omission>,
 }
 
-/// Numbers of entries on which a process without root's privileges could not set all metadata.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Unprivileged {
-    /// Entries that did not get their owner or group.
-    pub owners: u64,
-    /// Entries among `owners` that did not get their set-id bits, because their owner or group differs.
-    pub set_ids: u64,
-    /// Entries on which an attribute of the namespaces `security` or `trusted` could not be set or removed.
-    pub attributes: u64,
+/// A kind of things that a file system cannot hold, or that a process may not make in it. Their lack is no failure.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Omission {
+    /// The owner or group.
+    Owner,
+    /// Set-id bits of an entry whose owner or group differs.
+    SetIds,
+    /// The mode.
+    Mode,
+    /// An extended attribute or ACL.
+    Attribute,
+    /// The time of the last change.
+    Time,
+    /// A FIFO, socket or device.
+    Special,
+    /// A symbolic link.
+    Symlink,
+    /// A further name of a file, which became a copy.
+    HardLink,
 }
 
-impl std::ops::AddAssign for Unprivileged {
-    fn add_assign(&mut self, other: Self) {
-        self.owners += other.owners;
-        self.set_ids += other.set_ids;
-        self.attributes += other.attributes;
-    }
+/// The choice of the metadata that a target sets.
+#[derive(Clone, Debug, Default)]
+pub struct MetadataChoice {
+    /// True to leave every entry to the user who restores it.
+    pub omits_owners: bool,
+    /// Attributes that are set and removed; `None`: all. ACLs that the snapshot does not have are removed in any case.
+    pub attributes: Option<Arc<dyn SelectAttributes>>,
+}
+
+/// A selection of extended attributes.
+pub trait SelectAttributes: Debug + Send + Sync {
+    /// Returns true if an attribute is selected.
+    fn selects(&self, name: &OsStr) -> bool;
 }
 
 /// Outcome of a rename.

@@ -86,7 +86,7 @@ impl FileWriter {
         report.regions_read = self.fetcher.regions_read();
         report.directories_read = self.fetcher.directories_read();
         report.chunks_recovered = self.fetcher.chunks_recovered;
-        report.unprivileged += self.writing.unprivileged();
+        report.omissions.merge(&self.writing.omissions());
     }
 
     /// Returns how many partial files are in the target.

@@ -1,12 +1,13 @@
 //! The passes of a restore: fill, link, set directories, verify.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, TargetTree};
+use crate::io::tree::{EntryKind, Metadata, Omission, TargetTree};
 use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::links::{Origin, SharedInode};
@@ -136,12 +137,25 @@ impl Visitor for LinkNames {
                 run.report.others += 1;
                 Ok(())
             }
+            Err(error) if !is_incomplete && needs_copy(&error) => {
+                run.report.omissions.add(Omission::HardLink, path);
+                if decision == Decision::Refresh {
+                    return run.keep_existing(path, decision, &hinted.entry);
+                }
+                run.make(levels, path, decision, &hinted)
+            }
             Err(error) => {
                 run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
                 Err(error)
             }
         }
     }
+}
+
+/// Returns true if a file system refuses a further name of a file: it knows none, or the file has too many.
+fn needs_copy(error: &Error) -> bool {
+    use ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
+    matches!(error.io_kind(), Some(CrossesDevices | PermissionDenied | TooManyLinks | Unsupported))
 }
 
 impl Run<'_> {
@@ -256,12 +270,30 @@ impl Run<'_> {
             set.inspect_err(|_| drop(target.remove(path)))
         };
         let unset = match replaced {
-            None => make(path)?,
+            None => match make(path) {
+                Err(error) if self.is_refused_only(levels, path, &error) => {
+                    let is_link = entry.kind == EntryKind::Symlink;
+                    self.report.omissions.add(if is_link { Omission::Symlink } else { Omission::Special }, path);
+                    return Ok(());
+                }
+                made => made?,
+            },
             Some(kind) => self.replace(levels, path, kind, make)?,
         };
         self.take_unset(path, unset);
         self.report.others += 1;
         Ok(())
+    }
+
+    /// Returns true if the target, or this process, cannot make an entry although it can make a file in its place.
+    fn is_refused_only(&mut self, levels: &Levels, path: &Path, error: &Error) -> bool {
+        if !matches!(error.io_kind(), Some(ErrorKind::PermissionDenied | ErrorKind::Unsupported)) {
+            return false;
+        }
+        let Ok(partial) = self.partial(levels, path) else { return false };
+        let target = &*self.target;
+        let made = make_partial(target, path, partial, |path| target.create_file(path).map(drop));
+        made.and_then(|((), path)| target.remove(&path)).is_ok()
     }
 
     /// Makes an entry under another name, then lets it replace the existing one.

@@ -136,7 +136,13 @@ impl Removal<'_> {
         if self.effect == Effect::DryRun {
             return Outcome::Deleted;
         }
-        match self.target.remove(path) {
+        let above = path.parent().unwrap_or(Path::new(""));
+        let mut removed = self.target.remove(path);
+        if removed.as_ref().is_err_and(|error| error.io_kind() == Some(ErrorKind::PermissionDenied)) {
+            // Its directory may be read-only, and of this user.
+            removed = self.target.create_dir(above).and_then(|()| self.target.remove(path));
+        }
+        match removed {
             Ok(()) => Outcome::Deleted,
             Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => Outcome::Failed(Error::Refilled),
             Err(error) => Outcome::Failed(error),

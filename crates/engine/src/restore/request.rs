@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::io::tree::{TargetTree, Trust, Unprivileged};
+use crate::io::tree::{TargetTree, Trust};
 use crate::monitor::Monitor;
 use crate::pipeline::Driver;
+use crate::restore::omissions::Omissions;
 use crate::restore::policy::{Effect, FullDirectories, Overwrite};
 use crate::restore::select::Filter;
 use crate::store::metadata::Scratch;
@@ -43,7 +44,7 @@ pub struct RestoreRequest<'a> {
 }
 
 /// Report of a restore.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct RestoreReport {
     /// Regular files written whole.
     pub files: u64,
@@ -69,8 +70,8 @@ pub struct RestoreReport {
     pub chunks_recovered: u64,
     /// Deleted entries of directories where the snapshot has something else.
     pub deleted: u64,
-    /// Things that could not be set since this process is not root. No failures.
-    pub unprivileged: Unprivileged,
+    /// Things that the target cannot hold, or that this process may not make there. No failures.
+    pub omissions: Omissions,
     /// Things that went wrong.
     pub failures: u64,
 }

@@ -47,6 +47,10 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
     let links = FirstPaths::new(request.scratch.map(&store.host, "hard links", share - share / 4)?);
     let root = Root::find(&mut reader, request.tree, request.path)?;
+    if let Root::Directory { entry: Some(_), .. } = root {
+        // An earlier restore may have left it read-only. It gets its mode again at the end.
+        target.create_dir(Path::new(""))?;
+    }
     let folds_case = target.folds_case()?;
     let clearing = Arc::new(Clearing::new(
         Arc::clone(&target),
@@ -78,6 +82,10 @@ impl Run<'_> {
         self.take_incomplete_links()?;
         if self.has_links {
             self.visit(root, &mut LinkNames)?;
+            // Where the target has no hard links, further names are files of their own.
+            if let Some(writer) = &mut self.writer {
+                writer.flush()?;
+            }
         }
         if let Root::Directory { .. } = root {
             self.visit(root, &mut SetDirectories)?;
@@ -101,7 +109,7 @@ impl Run<'_> {
     }
 
     fn report(&self) -> RestoreReport {
-        let mut report = self.report;
+        let mut report = self.report.clone();
         report.deleted = self.clearing.deleted();
         if let Some(writer) = &self.writer {
             writer.add_to(&mut report);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use crate::error::{Error, Result};
+use crate::io::tree::SelectAttributes;
 use crate::source::exclude::Patterns;
 use crate::store::MetadataReader;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
@@ -29,6 +30,13 @@ impl Filter {
     /// Returns true if a directory is entered.
     pub(crate) fn enters(&self, path: &Path) -> bool {
         !self.exclude.iter().any(|patterns| patterns.matches(path))
+    }
+}
+
+/// Selects extended attributes by their names.
+impl SelectAttributes for Filter {
+    fn selects(&self, name: &OsStr) -> bool {
+        Self::selects(self, Path::new(name))
     }
 }
 

@@ -103,7 +103,7 @@ impl Run<'_> {
 
     /// Counts what could not be set, and reports what should have been.
     pub(super) fn take_unset(&mut self, path: &Path, unset: Unset) {
-        self.report.unprivileged += unset.unprivileged;
+        unset.omissions.into_iter().for_each(|kind| self.report.omissions.add(kind, path));
         for reason in unset.failures {
             self.fail(path, &Error::MetadataUnset { reason });
         }

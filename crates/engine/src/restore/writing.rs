@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Identity, Renamed, TargetFile, TargetTree, Trust, Unprivileged, Unset};
+use crate::io::tree::{EntryKind, Identity, Renamed, TargetFile, TargetTree, Trust, Unset};
 use crate::monitor::Monitor;
 use crate::restore::links::SharedInode;
+use crate::restore::omissions::Omissions;
 use crate::restore::partial::{make_locked_file, make_partial, onto};
 use crate::restore::pending::{Handle, PartialFile, PendingFile};
 use crate::restore::removal::Clearing;
@@ -65,7 +66,7 @@ pub(super) struct Writing {
 #[derive(Debug, Default)]
 struct Outcomes {
     failed: Vec<Failed>,
-    unprivileged: Unprivileged,
+    omissions: Omissions,
 }
 
 impl Writing {
@@ -96,9 +97,9 @@ impl Writing {
         std::mem::take(&mut self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed)
     }
 
-    /// Returns the counts of metadata that the user may not set.
-    pub(super) fn unprivileged(&self) -> Unprivileged {
-        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged
+    /// Returns the counts of metadata that the target cannot hold.
+    pub(super) fn omissions(&self) -> Omissions {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).omissions.clone()
     }
 
     /// Returns how many files are whole, and their bytes.
@@ -257,7 +258,9 @@ impl Writing {
                     for reason in unset.failures {
                         self.fail(pending, Error::MetadataUnset { reason }, false);
                     }
-                    self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged += unset.unprivileged;
+                    let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+                    unset.omissions.into_iter().for_each(|kind| outcomes.omissions.add(kind, &pending.plan.path));
+                    drop(outcomes);
                     self.files.fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(pending.plan.metadata.size, Ordering::Relaxed);
                 }

@@ -59,6 +59,11 @@ impl MemTree {
         self.lock().working_directory = path.to_path_buf();
     }
 
+    /// Refuses everything but files and directories with one name each from now on, as FAT does.
+    pub fn set_plain(&self) {
+        self.lock().is_plain = true;
+    }
+
     /// Sets what [`TargetTree::folds_case`] answers; names keep their case all the same.
     pub fn set_folds_case(&self, folds: bool) {
         self.lock().folds_case = folds;
@@ -246,6 +251,9 @@ impl MemTree {
 
     fn hard_link_any(&self, existing: &Path, new: &Path) -> Result<()> {
         let mut state = self.lock();
+        if state.is_plain {
+            return Err(refuse("link", new, io::ErrorKind::PermissionDenied));
+        }
         let inode = state.find_plain("link", existing)?;
         let inode = inode.ok_or_else(|| refuse("link", existing, io::ErrorKind::NotFound))?;
         let (directory, name) = free_name(&state, "link", new)?;
@@ -255,6 +263,9 @@ impl MemTree {
 
     fn create(&self, operation: &'static str, path: &Path, kind: EntryKind, body: Body, rdev: u64) -> Result<u64> {
         let mut state = self.lock();
+        if state.is_plain && !matches!(kind, EntryKind::File | EntryKind::Directory) {
+            return Err(refuse(operation, path, io::ErrorKind::PermissionDenied));
+        }
         let (directory, name) = free_name(&state, operation, path)?;
         // A mount point is made by editing a directory's device; what is put below it is on that device, too.
         let device = state.inode(directory).metadata.device;

@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, Weak<()>>,
     pub(super) faults: BTreeMap<PathBuf, Fault>,
     pub(super) folds_case: bool,
+    /// True if it holds nothing but files and directories, with one name each.
+    pub(super) is_plain: bool,
     /// Calls of the source side so far.
     pub(super) calls: u64,
     /// What is done to the tree right before which of them.
@@ -93,6 +95,7 @@ impl State {
             locks: BTreeMap::new(),
             faults: BTreeMap::new(),
             folds_case: false,
+            is_plain: false,
             calls: 0,
             call_actions: Vec::new(),
         };
