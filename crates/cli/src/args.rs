@@ -52,6 +52,8 @@ use crate::args::talk::Talk;
 #[derive(Debug, Parser)]
 #[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
 #[command(propagate_version = false)]
+// Of an option that is given twice, the last one counts, in every command.
+#[command(args_override_self = true)]
 #[command(after_help = concat!(
     examples! {
         "Create a repository": "onefold --repo /srv/backup init";
@@ -398,8 +400,8 @@ pub(crate) struct BackupArgs {
     /// Time of the snapshot, for example 2012-11-01 22:08:41 [default: now]
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
-    /// Snapshot to compare with [default: the newest of the same group]
-    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "force")]
+    /// Snapshot to compare with [default: the newest of the same group]; --force goes before it
+    #[arg(long, value_name = "SNAPSHOT")]
     pub(crate) parent: Option<String>,
     /// Read every file again
     #[arg(short, long)]
@@ -478,6 +480,7 @@ pub(crate) struct SelectionArgs {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use clap::error::ErrorKind;
 
     use super::*;
 
@@ -500,6 +503,54 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    /// Values of which each option takes at least one.
+    const VALUES: [&str; 12] =
+        ["1", "2", "1k", "64k", "24h", "50%", "1/2", "a=b", "host", "cpu", "adaptive", "2012-11-01"];
+
+    #[test]
+    fn of_an_option_that_is_given_twice_the_last_one_counts() {
+        let mut root = Arguments::command();
+        root.build();
+        let mut left = vec![(vec!["onefold".to_owned()], root.clone())];
+        let mut count = 0;
+        while let Some((path, command)) = left.pop() {
+            for arg in command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help") {
+                let name = arg.get_long().unwrap();
+                let possible: Vec<String> =
+                    arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+                let candidates = possible.into_iter().chain(VALUES.map(str::to_owned));
+                let typed: Vec<String> = if arg.get_action().takes_values() {
+                    candidates.map(|value| format!("--{name}={value}")).collect()
+                } else {
+                    vec![format!("--{name}")]
+                };
+                let ends = typed.iter().map(|typed| {
+                    let line = path.iter().cloned().chain([typed.clone(), typed.clone()]);
+                    root.clone().try_get_matches_from(line).err().map(|error| error.kind())
+                });
+                let wrong = [ErrorKind::ValueValidation, ErrorKind::InvalidValue].map(Some);
+                let end = ends.into_iter().find(|end| !wrong.contains(end));
+                let end = end.unwrap_or_else(|| panic!("{path:?} --{name}: VALUES has none for it"));
+                assert_ne!(end, Some(ErrorKind::ArgumentConflict), "{path:?} --{name}");
+                count += 1;
+            }
+            for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+                left.push((path.iter().cloned().chain([below.get_name().to_owned()]).collect(), below.clone()));
+            }
+        }
+        assert!(500 < count, "{count} options: they are not found any more");
+        let restore = |line: &str| match Arguments::try_parse_from(line.split(' ')).unwrap() {
+            Arguments { global, command: Command::Restore(args) } => (global, args),
+            other => panic!("{other:?}"),
+        };
+        let (global, args) = restore(
+            "onefold -r a restore x -i 1 --repo b --target c --target d --trusted --untrusted --dry-run --dry-run -i 2",
+        );
+        assert_eq!((global.repo, args.destination.target), (Some("b".into()), Some("d".into())));
+        assert_eq!((args.trusted, args.untrusted, args.dry_run, args.include.len()), (false, true, true, 2));
+        assert!(restore("onefold restore x --target d --untrusted --trusted").1.trusted);
     }
 
     #[test]

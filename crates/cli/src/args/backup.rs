@@ -31,8 +31,8 @@ pub(crate) struct StreamArgs {
 /// Comparison of a backup with earlier ones.
 #[derive(Args, Debug)]
 pub(crate) struct ParentArgs {
-    /// Properties that a parent shares with this backup: host, paths, tags, or none of them
-    #[arg(long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse, conflicts_with = "parent")]
+    /// Properties that a parent shares with this backup: host, paths, tags, or none of them; a --parent goes before them
+    #[arg(long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse)]
     pub(crate) group_by: Grouping,
     /// Ignore the change time when comparing files
     #[arg(long)]

@@ -53,7 +53,7 @@ pub(crate) struct RestoreArgs {
     #[arg(long)]
     pub(crate) untrusted: bool,
     /// Restore set-id bits, capabilities and devices even if the repository is not encrypted
-    #[arg(long, conflicts_with = "untrusted")]
+    #[arg(long, overrides_with = "untrusted")]
     pub(crate) trusted: bool,
     #[command(flatten)]
     pub(crate) metadata: MetadataArgs,
