@@ -309,7 +309,7 @@ fn nothing_is_committed_if_chunks_are_missing_and_the_paths_are_named() {
             }
             let store = world.open().unwrap();
             let notes = Arc::new(Notes::default());
-            let derived = recover(&store, &options(&world, &(Arc::clone(&notes) as Arc<dyn Monitor>)), from);
+            let derived = recover(&store, &options(&world, &(Arc::clone(&notes) as Arc<dyn Monitor>)), from, None);
             let restored = world.restore(&store, &original);
             let commits = store.read_commits().unwrap().snapshots().len();
             match derived.unwrap_or_else(|error| panic!("{}: {error}", path.display())) {

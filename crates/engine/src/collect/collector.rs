@@ -327,16 +327,21 @@ impl<'a> Collector<'a> {
         // A repair deletes nothing that may still be a source of what is damaged elsewhere.
         let is_repair = matches!(task, Task::Quarantine(_)) && !is_quarantine(&named);
         if is_repair {
-            return self.rescue(number, &named, true, report);
+            return self.rescue(number, &named, true, report).map(|_| ());
         }
         if let Some(left) = self.kept_for(number)? {
             report.state = PruneState::Kept(left);
             return Ok(());
         }
         let stands = relied_upon.map_or(Ok(false), |relied_upon| self.are_standing(&relied_upon))?;
-        if !stands {
-            self.rescue(number, &named, matches!(task, Task::Quarantine(_)), report)?;
-        }
+        let set_aside = if stands {
+            named.quarantined
+        } else {
+            let mut set_aside = self.rescue(number, &named, matches!(task, Task::Quarantine(_)), report)?;
+            set_aside.append(named.quarantined);
+            set_aside.sort();
+            set_aside
+        };
         let listed = self.store.list_sized_containers(&self.request.scratch)?;
         let mut cursor = named.containers.cursor();
         let doomed = listed.retain(|_, id| cursor.contains(id));
@@ -350,7 +355,7 @@ impl<'a> Collector<'a> {
             let (mut damaged, mut damaged_bytes) = (Vec::new(), 0);
             for number in group {
                 let (name, len) = doomed.sized(*number)?;
-                if named.quarantined.contains(name.id) {
+                if set_aside.contains(name.id) {
                     damaged.push(name);
                     damaged_bytes += len;
                 } else {

@@ -53,7 +53,7 @@ impl Collector<'_> {
     /// Rescues from what a collection has decided to delete, if its decision can be read.
     pub(super) fn rescue_of(&mut self, number: u32, report: &mut PruneReport) -> Result<()> {
         match steps::adopt(self.store, number, CollectionStep::Final) {
-            Ok(named) => self.rescue(number, &named, true, report),
+            Ok(named) => self.rescue(number, &named, true, report).map(|_| ()),
             Err(error) if error.is_loss() => Ok(()),
             Err(error) => Err(error),
         }
@@ -72,13 +72,16 @@ impl Collector<'_> {
 
     /// Copies what snapshots need of the containers that a collection deletes and that no other container holds whole. The copies
     /// are durable when this returns. If what snapshots need cannot be read, everything counts as needed, or it is an error.
+    ///
+    /// Returns those of the containers that are damaged and may have held what is whole nowhere: they are to be set aside instead. All
+    /// that is whole in them was copied.
     pub(super) fn rescue(
         &mut self,
         number: u32,
         named: &Named,
         takes_all: bool,
         report: &mut PruneReport,
-    ) -> Result<()> {
+    ) -> Result<ContainerIds> {
         let (store, scratch) = (self.store, &self.request.scratch);
         let absent = store.read_absent_but(number)?;
         if store.config.format != FormatVersion::V1 {
@@ -90,7 +93,7 @@ impl Collector<'_> {
         let mut cursor = named.containers.cursor();
         let doomed = listed.retain(|_, id| cursor.contains(id));
         if doomed.is_empty() {
-            return Ok(());
+            return Ok(ContainerIds::default());
         }
         let commits = if takes_all { store.read_commits()? } else { read_roots(store, report)? };
         store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
@@ -133,7 +136,28 @@ impl Collector<'_> {
         let report = reporting.into_inner();
         let needed: BTreeSet<u32> = settled.rescued.into_iter().collect();
         let sources = doomed.retain(|number, _| needed.contains(&number.0));
-        self.copy_whole(&sources, &bases, reached, report)
+        let damaged = self.damaged_of(&sources, &bases)?;
+        self.copy_whole(&sources.without(&damaged), &bases, reached, report)?;
+        self.copy_whole(&sources.retain(|_, id| damaged.contains(id)), &bases, None, report)?;
+        Ok(damaged)
+    }
+
+    /// Returns the containers in which not every chunk is whole.
+    fn damaged_of(&self, containers: &Containers, bases: &BaseReader) -> Result<ContainerIds> {
+        let mut damaged = ContainerIds::default();
+        for name in containers.names() {
+            let name = name?;
+            let opened = self.store.open_container(&name);
+            let whole = match whole_chunks(self.store, &name, bases) {
+                Err(error) if is_gone(&error) => continue,
+                whole => whole?,
+            };
+            if !opened.is_ok_and(|container| container.directory.chunks.len() == whole.len()) {
+                damaged.push(name.id);
+            }
+        }
+        damaged.sort();
+        Ok(damaged)
     }
 
     /// Copies what is whole in some containers and that snapshots need; everything, if that is not known.
