@@ -7,6 +7,8 @@
 )]
 
 use std::ffi::{OsStr, OsString};
+#[cfg(feature = "cdp")]
+use std::fs::TryLockError;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -74,6 +76,10 @@ impl VolumeTarget {
     /// Opens it; creates a file, and gives a file the volume's size.
     pub(crate) fn open(path: &Path, size: u64) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            let reason = "it is served as a volume, or locked by another program: stop that first";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+        }
         if file.metadata()?.is_file() {
             file.set_len(size)?;
         }

@@ -16,6 +16,8 @@ mod forgetting;
 #[cfg(feature = "servers")]
 mod index_server;
 mod inspecting;
+#[cfg(feature = "cdp")]
+mod journal_loss;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;

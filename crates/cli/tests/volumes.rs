@@ -127,7 +127,7 @@ pub(crate) fn uri(socket: &Path) -> String {
     format!("nbd+unix:///web?socket={}", socket.display())
 }
 
-fn run_qemu_io(socket: &Path, commands: &[&str]) {
+pub(crate) fn run_qemu_io(socket: &Path, commands: &[&str]) {
     try_qemu_io(socket, commands).unwrap_or_else(|said| panic!("{commands:?}: {said}"));
 }
 

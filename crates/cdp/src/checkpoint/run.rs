@@ -203,7 +203,7 @@ impl Checkpointer {
         // A record that a power cut took from the journal must not be in the repository: another one would get its number.
         journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
         let status = journal.status();
-        check_continues(first, status.first, status.next)?;
+        journal.check_continues(parent.last())?;
         let survey = self.survey(journal, first, status.durable)?;
         if survey.end == first {
             return Ok(CheckpointOutcome::NothingNew);
@@ -347,22 +347,6 @@ fn record(
         return Err(Error::damaged("journal", format!("record {next} is gone although it was read before")));
     }
     Ok((recording.finish()?, last_time))
-}
-
-/// Refuses a journal that does not continue the newest checkpoint.
-fn check_continues(first: Lsn, journal_first: Lsn, journal_next: Lsn) -> Result<()> {
-    let last = first.0 - 1;
-    if journal_next < first {
-        return Err(Error::invalid(format!(
-            "the newest checkpoint has records up to {last}, and the journal ends before {journal_next}: it is an older copy"
-        )));
-    }
-    if first < journal_first {
-        return Err(Error::invalid(format!(
-            "the newest checkpoint ends with record {last}, and the journal begins with {journal_first}: the records between are lost"
-        )));
-    }
-    Ok(())
 }
 
 /// Refuses a record that no checkpoint can hold.

@@ -10,6 +10,7 @@
 //! as a whole, and everything that waits for it fails too.
 
 pub mod codec;
+mod head;
 mod reader;
 mod recovery;
 mod segment;

@@ -9,6 +9,7 @@ use onefold_engine::error::{Error, Result};
 
 use crate::journal::Lsn;
 use crate::journal::codec::{BLOCK_BYTES, FrameHeader};
+use crate::journal::head::{Head, HeadNote};
 use crate::journal::reader::{Walk, open_frame};
 use crate::journal::segment::{Chain, Directory, Segment};
 
@@ -51,12 +52,21 @@ pub(super) struct Resumed {
     pub(super) number: u64,
 }
 
-/// Finds the end of the journal and frees what is after it.
-pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
+/// Finds the end of the journal and frees what is after it. Fails if the journal has not come as far as its head says. `boot` is that of
+/// the system.
+pub(super) fn recover(directory: &Directory, head: &mut Head, boot: [u8; 16]) -> Result<Resumed> {
     let mut listing = directory.list()?;
     directory.remove_second_names(&mut listing)?;
     for path in &listing.unfilled {
         directory.disk.remove(path)?;
+    }
+    // Frames are written one after the other, so only a power cut takes one and leaves a later one.
+    let HeadNote { segment: newest_begun, durable: durable_next, boot: last_boot, .. } = head.note;
+    let is_same_boot = last_boot == boot && boot != [0; 16];
+    let mut named = listing.segments.first().map_or(newest_begun, |first| *first)..=newest_begun;
+    if let Some(number) = named.find(|number| 0 < *number && !listing.segments.contains(number)) {
+        let reason = format!("segment-{number:016x} is gone, and the records in it");
+        return Err(Error::damaged(format!("journal {}", directory.disk.display(&directory.dir)), reason));
     }
     let mut begun = Vec::with_capacity(listing.segments.len());
     for number in &listing.segments {
@@ -66,6 +76,10 @@ pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
     let durable = durable_before(directory, &begun, &mut buffer)?;
     let chained = chain_of(directory, &begun, durable, &mut buffer)?;
     let Chained { next, time, segments, offset } = chained;
+    let newest = segments.checked_sub(1).and_then(|last| begun.get(last)).map_or(0, |(number, _)| *number);
+    if is_same_boot && newest < newest_begun || next.lsn < durable_next {
+        return Err(lost(directory, next.lsn));
+    }
     // A sync may have failed in the process before: then the page cache holds what the disk does not, and would not write it again.
     for (at, (_, segment)) in begun.iter().enumerate().take(segments).skip(durable) {
         let Some(segment) = segment else { continue };
@@ -78,7 +92,7 @@ pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
     let mut end = End::Whole;
     for (segment, offset) in broken.into_iter().chain(rest) {
         if let Some(synced) = synced_after(directory, segment, offset, &mut buffer)? {
-            if next.frame <= synced {
+            if is_same_boot || next.frame <= synced {
                 return Err(lost(directory, next.lsn));
             }
             end = End::Torn;
@@ -86,6 +100,11 @@ pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
     }
     let mut free = listing.free;
     let mut file_number = free.iter().max().map_or(1, |last| last + 1);
+    if segments < begun.len() {
+        // The head does not name segments that are free.
+        head.change(|note| note.segment = newest)?;
+        head.sync()?;
+    }
     for (number, _) in begun.get(segments..).unwrap_or_default() {
         directory.free(*number, file_number)?;
         free.push(file_number);
@@ -101,6 +120,45 @@ pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
     let number = segments.last().map_or(1, |(last, _)| last + 1);
     let recovered = Recovered { first, next: next.lsn, time, end };
     Ok(Resumed { recovered, segments, free, file_number, next, number })
+}
+
+/// Finds the records that continue a checkpoint without a hole, and sets all other segments aside. Without such records, the journal begins
+/// after the checkpoint.
+pub(super) fn salvage(directory: &Directory, stored: Lsn) -> Result<Resumed> {
+    let after = Lsn(stored.0 + 1);
+    let listing = directory.list()?;
+    let (mut buffer, mut time, mut next) = (Vec::new(), 0, None);
+    let mut kept: Vec<Segment> = Vec::new();
+    for number in &listing.segments {
+        // Whatever cannot be read ends the records.
+        let Ok(Some(segment)) = directory.open(*number) else { break };
+        if next.map_or(after < segment.start.lsn, |next| segment.start != next) {
+            break;
+        }
+        let mut walk = Walk::new(segment.clone(), directory.size.segment_bytes);
+        while let Ok(Some(frame)) = walk.step(&mut buffer) {
+            time = frame.header.time;
+        }
+        next = Some(walk.next);
+        kept.push(segment);
+    }
+    let next = next.filter(|next| after <= next.lsn).unwrap_or_else(|| {
+        (kept, time) = (Vec::new(), 0);
+        Chain { lsn: after, ..Chain::FIRST }
+    });
+    for segment in &kept {
+        rewrite(segment, directory.size.segment_bytes)?;
+    }
+    for number in listing.segments.iter().skip(kept.len()) {
+        directory.quarantine(*number)?;
+    }
+    directory.disk.sync_dir(&directory.dir)?;
+    let segments: Vec<(u64, Lsn)> = kept.iter().map(|segment| (segment.number, segment.start.lsn)).collect();
+    let first = segments.first().map_or(next.lsn, |(_, first)| *first);
+    let number = segments.last().map_or(1, |(last, _)| last + 1);
+    let file_number = listing.free.iter().max().map_or(1, |last| last + 1);
+    let recovered = Recovered { first, next: next.lsn, time, end: End::Torn };
+    Ok(Resumed { recovered, segments, free: Vec::new(), file_number, next, number })
 }
 
 /// Writes the beginning of a segment again, as it is read, and makes it durable.
@@ -122,7 +180,7 @@ fn lost(directory: &Directory, next: Lsn) -> Error {
     let last = next.0.saturating_sub(1);
     Error::damaged(
         format!("journal {path}"),
-        format!("record {next} is gone although it was durable: every moment up to LSN {last} is good"),
+        format!("record {next} is gone although it was written: every moment up to LSN {last} is good"),
     )
 }
 

@@ -4,7 +4,7 @@
 //! that is not needed any more becomes free, and gets the next segment's name when that begins. Old frames in it do not open under the
 //! new segment's key.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::crypto::journal::JournalKey;
@@ -20,6 +20,8 @@ const ZEROS_BYTES: usize = 1 << 20;
 const SEGMENT: &str = "segment-";
 const FREE: &str = "free-";
 const NEW: &str = "new-";
+/// Beginning of the name of a segment that was set aside: records before it are gone.
+const LOST: &str = "lost-";
 
 /// Link from the last frame before a point to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +75,12 @@ impl Directory {
     }
 
     /// Returns the header in the first block of a file, if one is there.
-    fn header(file: &dyn DiskFile) -> Result<SegmentStart> {
+    fn header(&self, file: &dyn DiskFile, path: &Path) -> Result<SegmentStart> {
+        let len = file.len()?;
+        if len != self.size.segment_bytes {
+            let reason = format!("it has {len} bytes instead of {}: records are gone", self.size.segment_bytes);
+            return Err(Error::damaged(self.disk.display(path), reason));
+        }
         let mut block = [0; BLOCK_BYTES];
         file.read_at(0, &mut block)?;
         Ok(SegmentHeader::decode(&block))
@@ -84,8 +91,9 @@ impl Directory {
     pub(super) fn remove_second_names(&self, listing: &mut Listing) -> Result<()> {
         let mut salts = Vec::new();
         for number in &listing.segments {
-            let file = self.disk.open(&self.path(*number), Access::Read)?;
-            if let SegmentStart::Header(header) = Self::header(&*file)? {
+            let path = self.path(*number);
+            let file = self.disk.open(&path, Access::Read)?;
+            if let SegmentStart::Header(header) = self.header(&*file, &path)? {
                 salts.push((*number, header.number, header.salt));
             }
         }
@@ -102,12 +110,14 @@ impl Directory {
         for number in &listing.free {
             let path = self.free_path(*number);
             let file = self.disk.open(&path, Access::Read)?;
-            match Self::header(&*file)? {
-                SegmentStart::Header(header) if is_segment(&header.salt) => {
+            match self.header(&*file, &path) {
+                Ok(SegmentStart::Header(header)) if !is_segment(&header.salt) => free.push(*number),
+                Ok(SegmentStart::Zero | SegmentStart::Newer(_) | SegmentStart::Damaged) => free.push(*number),
+                Ok(SegmentStart::Header(_)) | Err(Error::Damaged { .. }) => {
                     self.disk.remove(&path)?;
                     removed = true;
                 }
-                _ => free.push(*number),
+                Err(error) => return Err(error),
             }
         }
         listing.free = free;
@@ -160,6 +170,16 @@ impl Directory {
         self.disk.rename(&self.path(number), &self.free_path(free))
     }
 
+    /// Sets a segment aside, under a name that nobody reads.
+    pub(super) fn quarantine(&self, number: u64) -> Result<()> {
+        let name = |again: u32| self.dir.join(format!("{LOST}{number:016x}-{again}"));
+        let mut again = 0;
+        while self.disk.exists(&name(again))? {
+            again += 1;
+        }
+        self.disk.rename(&self.path(number), &name(again))
+    }
+
     /// Begins a segment in a free file. The header is durable with the first frame that is.
     pub(super) fn begin(&self, host: &dyn Host, free: u64, number: u64, start: Chain) -> Result<Segment> {
         let path = self.path(number);
@@ -194,7 +214,7 @@ impl Directory {
         let path = self.path(number);
         let file = self.disk.open(&path, Access::ReadWrite)?;
         let damaged = |reason: String| Error::damaged(self.disk.display(&path), reason);
-        let header = match Self::header(&*file)? {
+        let header = match self.header(&*file, &path)? {
             SegmentStart::Zero => return Ok(None),
             SegmentStart::Header(header) if header.number < number => return Ok(None),
             SegmentStart::Header(header) => header,

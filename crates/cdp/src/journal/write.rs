@@ -3,25 +3,26 @@
 //! A thread that has appended a record and finds that no frame is being written seals the open frame and writes it. Others append to
 //! the next frame meanwhile, and one of them writes that. So one frame is written at a time, and a single writer waits for nobody.
 
+mod checks;
 mod follow;
+mod opening;
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::background::Background;
-use onefold_engine::io::{Disk, DiskFile, Host};
+use onefold_engine::io::{DiskFile, Host};
 
 use crate::journal::codec::{
     BLOCK_BYTES, FRAME_BODY_MAX, FRAME_HEADER_BYTES, FrameHeader, Op, Record, TAG_BYTES, frame_bytes,
 };
+use crate::journal::head::{Head, HeadNote};
 use crate::journal::reader::Frames;
-use crate::journal::recovery::{self, Recovered, Resumed};
 use crate::journal::segment::{Chain, Directory, Segment};
 use crate::journal::status::{JournalStatus, Lag, find_frame};
-use crate::journal::{AppendError, GroupId, JournalIdentity, JournalSize, Lsn};
+use crate::journal::{AppendError, GroupId, Lsn};
 
 /// The frame that takes records.
 #[derive(Debug)]
@@ -103,11 +104,19 @@ struct State {
     failed: Option<Error>,
 }
 
+/// Returns the boot of the system; zeros if it is not known.
+fn boot_of(host: &dyn Host) -> [u8; 16] {
+    host.process().map_or([0; 16], |process| process.boot)
+}
+
 /// The journal of a consistency group. Any number of threads may use it.
 #[derive(Debug)]
 pub struct Journal {
     directory: Directory,
     host: Arc<dyn Host>,
+    head: Mutex<Head>,
+    /// The next record when it was opened.
+    opened: Lsn,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -116,56 +125,13 @@ impl Journal {
     /// Memory that a journal takes: the frame that is written and the one that takes records, each with its padding.
     pub const MEMORY_BYTES: usize = 2 * (FRAME_HEADER_BYTES + FRAME_BODY_MAX + TAG_BYTES + BLOCK_BYTES);
 
-    /// Opens the journal in a directory of a disk, which must exist, and finds its end. An empty directory is an empty journal.
-    ///
-    /// The caller excludes other processes. Fails with [`Error::Damaged`] if records are gone that were durable, if the journal belongs
-    /// to another repository or group, and if the key does not open it.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        host: Arc<dyn Host>,
-        dir: &Path,
-        identity: JournalIdentity,
-        size: JournalSize,
-    ) -> Result<(Self, Recovered)> {
-        let directory = Directory { disk, dir: dir.to_owned(), identity: Arc::new(identity), size };
-        let Resumed { recovered, segments, free, file_number, next, number } = recovery::recover(&directory)?;
-        let written_frame = next.frame - 1;
-        let writer = Writer {
-            segment: None,
-            offset: 0,
-            next,
-            number,
-            free,
-            released: VecDeque::new(),
-            file_number,
-            filling: None,
-        };
-        let state = State {
-            open: OpenFrame::default(),
-            reusable: None,
-            next: next.lsn,
-            written: next.lsn,
-            synced: next.lsn,
-            written_frame,
-            synced_frame: written_frame,
-            writer: Some(Box::new(writer)),
-            in_flight: 0,
-            left: 0,
-            is_syncing: false,
-            open_since: Duration::ZERO,
-            in_flight_since: Duration::ZERO,
-            unsynced_since: None,
-            uncovered_since: None,
-            dirty: Vec::new(),
-            segments: segments.into(),
-            released: VecDeque::new(),
-            failed: None,
-        };
-        Ok((Self { directory, host, state: Mutex::new(state), changed: Condvar::new() }, recovered))
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes in the head how far the journal has come.
+    fn note(&self, change: impl FnOnce(&mut HeadNote)) -> Result<()> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner).change(change)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -255,7 +221,8 @@ impl Journal {
             let since_open = (state.open.records != 0).then_some(state.open_since);
             state.uncovered_since = if state.in_flight == 0 { since_open } else { Some(state.in_flight_since) };
             drop(state);
-            let outcome = files.iter().try_for_each(|(_, file)| file.sync_data());
+            let synced = files.iter().try_for_each(|(_, file)| file.sync_data());
+            let outcome = synced.and_then(|()| self.note(|note| note.durable = covered));
             state = self.lock();
             state.is_syncing = false;
             match outcome {
@@ -350,13 +317,14 @@ impl Journal {
     }
 
     /// Appends a last record after everything is durable, and makes it durable too: from now on, the loss of any earlier record is
-    /// noticed at the next opening. A journal that is full has no space for it, and is durable all the same.
-    pub fn close(&self) -> Result<(), AppendError> {
-        if self.lock().written == Lsn(1) {
+    /// noticed at the next opening. Without a record since the opening there is nothing to protect. A journal that has no more than the
+    /// bytes to leave free has no space for the record, and is durable all the same.
+    pub fn close(&self, leaving: u64) -> Result<(), AppendError> {
+        self.sync()?;
+        if self.lock().written == self.opened {
             return Ok(());
         }
-        self.sync()?;
-        match self.append(&Record::range(Op::Flush, 0, 0, 0)) {
+        match self.append_together(&[Record::range(Op::Flush, 0, 0, 0)], leaving) {
             Ok(lsn) => {
                 self.commit(lsn)?;
                 self.sync()
@@ -476,6 +444,8 @@ impl Journal {
             number
         };
         writer.segment = Some(self.directory.begin(&*self.host, free, writer.number, writer.next)?);
+        let boot = boot_of(&*self.host);
+        self.note(|note| (note.segment, note.boot) = (writer.number, boot))?;
         writer.number += 1;
         writer.offset = BLOCK_BYTES as u64;
         let files = in_use + 1 + writer.released.len();

@@ -14,9 +14,7 @@ use crate::link::frames::last_checksum;
 use crate::link::wire::{FINGERPRINT_BYTES, Hello, checksum};
 use crate::nbd::transport::Socket;
 use crate::stored::GroupSpec;
-
-/// Name of the directory of the journal.
-const JOURNAL: &str = "journal";
+use crate::volume::{JOURNAL, open_journal};
 
 /// State of a reception for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +49,7 @@ pub struct Reception {
 impl Reception {
     /// Creates the files of a reception in an existing, empty directory.
     pub fn create(disk: &dyn Disk, dir: &Path) -> Result<()> {
-        disk.create_dir(&dir.join(JOURNAL))?;
+        Journal::create(disk, &dir.join(JOURNAL))?;
         disk.sync_dir(dir)
     }
 
@@ -65,14 +63,12 @@ impl Reception {
         (identity, size): (JournalIdentity, JournalSize),
         (spec, checkpoint): (GroupSpec, Lsn),
     ) -> Result<(Self, Recovered)> {
-        let (journal, recovered) = Journal::open(Arc::clone(disk), host, &dir.join(JOURNAL), identity, size)?;
+        let (journal, recovered) = open_journal(disk, host, dir, identity, size)?;
         let last = Lsn(recovered.next.0 - 1);
-        if last < checkpoint {
-            let reason = format!("it ends with record {last}, and a checkpoint has the records up to {checkpoint}");
-            return Err(Error::damaged(format!("journal {}", disk.display(&dir.join(JOURNAL))), reason));
-        }
+        journal.check_continues(checkpoint)?;
         // Nobody was told that the last frames are durable, and they are continued.
         journal.sync().map_err(|error| Error::invalid(error.to_string()))?;
+        journal.release(Lsn(checkpoint.0 + 1));
         let found = if last.0 == 0 { None } else { last_checksum(&mut journal.frames(last), last)? };
         let reception = Self {
             spec,

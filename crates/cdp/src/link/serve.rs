@@ -20,7 +20,7 @@ use crate::log::Log;
 use crate::nbd::transport::{Socket, Transport};
 
 /// Most connections that are not linked yet.
-const OPENING_MAX: usize = 8;
+const OPENING_MAX: usize = 64;
 /// How often the listener looks whether it is to stop, and for connections that take too long to open.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -114,11 +114,14 @@ impl Receiver {
         address: SocketAddr,
     ) {
         let mut state = self.lock();
-        let opening = state.sockets.values().filter(|(_, since)| since.is_some()).count();
-        if state.is_stopping || OPENING_MAX <= opening {
-            drop(state);
-            self.log.line(&format!("{address}: connection closed: there are too many"));
+        if state.is_stopping {
             return;
+        }
+        let opening = || state.sockets.iter().filter(|(_, (_, since))| since.is_some()).map(|(number, _)| *number);
+        // Connections that say nothing keep no sender out: the oldest makes room.
+        let oldest = if OPENING_MAX <= opening().count() { opening().next() } else { None };
+        if let Some((late, _)) = oldest.and_then(|oldest| state.sockets.remove(&oldest)) {
+            late.cut();
         }
         let number = state.next;
         state.next += 1;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rustix::fs::{Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{self, ReadWriteFlags, retry_on_intr};
 
 use super::export::{Context, Export, Fua, StatusExtents, ZeroOptions};
@@ -47,10 +47,18 @@ pub struct FileExport {
 }
 
 impl FileExport {
-    /// Opens a file or a block device.
+    /// Opens a file or a block device. With [`Access::ReadWrite`] it is locked (`flock`): another export of it is refused until this one is
+    /// dropped.
     pub fn open(path: &Path, access: Access, log: Log) -> std::io::Result<Self> {
         let mode = if access == Access::ReadOnly { OFlags::RDONLY } else { OFlags::RDWR };
         let file = retry_on_intr(|| rustix::fs::open(path, mode | OFlags::CLOEXEC, Mode::empty()))?;
+        // A history that does not know of the writes of another process is wrong. Some file systems know no locks.
+        if access == Access::ReadWrite
+            && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(io::Errno::WOULDBLOCK)
+        {
+            let reason = "it is in use as a volume already, or locked by another program: two writers would damage it";
+            return Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, reason));
+        }
         let stat = rustix::fs::fstat(&file)?;
         let size = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile | FileType::BlockDevice => rustix::fs::seek(&file, SeekFrom::End(0))?,

@@ -1,6 +1,6 @@
 //! The server: listeners, connections and their limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::TcpListener;
@@ -25,6 +25,9 @@ use crate::log::Log;
 
 /// Most connections that negotiate, in addition to those that may transmit.
 pub const NEGOTIATIONS_MAX: usize = 16;
+
+/// How long a client of a server that stops may take nothing of a reply.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Pause after a failure to accept a connection, such as a shortage of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -138,6 +141,8 @@ struct Shared {
 struct Connections {
     next: u64,
     sockets: BTreeMap<u64, Arc<Socket>>,
+    /// Those that negotiate.
+    negotiating: BTreeSet<u64>,
 }
 
 impl Server {
@@ -177,8 +182,8 @@ impl Server {
     }
 
     /// Stops: accepts no other client, begins no other request, sends the replies of those in flight, and closes all
-    /// connections. A client that does not take its replies within `patience` is cut off. Returns when no method of an
-    /// export runs any more.
+    /// connections. Connections that are open after `patience` are cut off, and earlier those whose clients take nothing of a reply. Returns
+    /// when no method of an export runs any more.
     pub fn stop(&mut self, patience: Duration) {
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         self.running = None;
@@ -189,8 +194,19 @@ impl Server {
         let mut connections = self.shared.lock();
         connections.sockets.values().for_each(|socket| socket.stop_receiving());
         let is_open = |connections: &mut Connections| !connections.sockets.is_empty();
-        let waited = self.shared.ended.wait_timeout_while(connections, patience, is_open);
-        (connections, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut left, mut before) = (patience, BTreeMap::new());
+        while is_open(&mut connections) && left != Duration::ZERO {
+            for (number, socket) in &connections.sockets {
+                let sends = socket.sends();
+                if before.insert(*number, sends) == Some(sends) && sends % 2 == 1 {
+                    socket.cut();
+                }
+            }
+            let pause = left.min(UNREAD_TIME_MAX);
+            left -= pause;
+            let waited = self.shared.ended.wait_timeout_while(connections, pause, is_open);
+            (connections, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
         connections.sockets.values().for_each(|socket| socket.cut());
         drop(self.shared.ended.wait_while(connections, is_open));
     }
@@ -248,11 +264,14 @@ impl Shared {
         let mut connections = self.lock();
         let limit = self.catalog.entries().len() * self.limits.connections + NEGOTIATIONS_MAX;
         if limit <= connections.sockets.len() {
-            return None;
+            // Clients that say nothing keep no other out: the one that has negotiated for longest makes room.
+            let oldest = connections.negotiating.pop_first()?;
+            connections.sockets.get(&oldest)?.cut();
         }
         let number = connections.next;
         connections.next += 1;
         connections.sockets.insert(number, Arc::clone(&socket));
+        connections.negotiating.insert(number);
         drop(connections);
         Some(Registered { shared: Arc::clone(self), number, socket })
     }
@@ -264,6 +283,7 @@ impl Shared {
         let tls = self.tls.as_ref().map(|tls| tls as &dyn StartTls);
         match negotiate::negotiate(transport, &mut input, &self.catalog, tls) {
             Ok(Some(negotiated)) => {
+                self.lock().negotiating.remove(&registered.number);
                 let limits = ConnectionLimits { requests: self.limits.requests, bytes: self.limits.payload_bytes };
                 let (host, log) = (Box::new(registered), self.log.clone());
                 Arc::new(Connection::new(negotiated, input, limits, host, (log, client))).serve();
@@ -300,7 +320,10 @@ impl Host for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.shared.lock().sockets.remove(&self.number);
+        let mut connections = self.shared.lock();
+        connections.sockets.remove(&self.number);
+        connections.negotiating.remove(&self.number);
+        drop(connections);
         self.shared.ended.notify_all();
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,11 +35,13 @@ pub(crate) struct Socket {
     descriptor: OwnedFd,
     /// The right to send: one thread holds it at a time.
     sending: Mutex<()>,
+    /// Calls that send, and their ends: odd while one waits for the client.
+    sends: AtomicU64,
 }
 
 impl Socket {
     pub(crate) fn new(descriptor: OwnedFd) -> Self {
-        Self { descriptor, sending: Mutex::new(()) }
+        Self { descriptor, sending: Mutex::new(()), sends: AtomicU64::new(0) }
     }
 
     /// Disables delays, and notices clients that are gone. Sockets that are not of TCP know neither.
@@ -52,6 +55,11 @@ impl Socket {
     pub(crate) fn stop_receiving(&self) {
         // A client that is gone already is the only cause of an error.
         let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Read);
+    }
+
+    /// Returns a number that is odd while a thread waits for the client to take bytes, and that differs once it has taken some.
+    pub(crate) fn sends(&self) -> u64 {
+        self.sends.load(Ordering::Relaxed)
     }
 
     /// Ends both streams: all threads that wait return.
@@ -90,8 +98,10 @@ impl Transport for std::sync::Arc<Socket> {
         while !parts.is_empty() {
             let mut no_control = SendAncillaryBuffer::default();
             // No signal: the server decides what the end of a client means.
+            self.sends.fetch_add(1, Ordering::Relaxed);
             let outcome =
                 retry_on_intr(|| rustix::net::sendmsg(&self.descriptor, parts, &mut no_control, SendFlags::NOSIGNAL));
+            self.sends.fetch_add(1, Ordering::Relaxed);
             match outcome {
                 Ok(count) => IoSlice::advance_slices(&mut parts, count),
                 Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),

@@ -19,8 +19,10 @@ pub(crate) const THINNED_TAG: &str = "cdp-thinned";
 pub const EMPTY_TAG: &str = "cdp-empty";
 /// Tag of a checkpoint that ends inside a gap: its images lack changes that were made until then.
 pub const INCOMPLETE_TAG: &str = "cdp-incomplete";
-/// Most volumes of a group: their numbers have 16 bits.
-const VOLUMES_MAX: usize = 1 << 16;
+/// Most volumes of a group.
+const VOLUMES_MAX: usize = 1024;
+/// Most bytes of the volumes of a group: 1 PiB.
+const BYTES_MAX: u64 = 1 << 50;
 /// Longest name of a volume in bytes: that of a file.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -49,6 +51,10 @@ impl GroupSpec {
     pub fn validate(&self) -> Result<()> {
         if self.name.is_empty() || self.volumes.is_empty() || VOLUMES_MAX < self.volumes.len() {
             return Err(Error::invalid(format!("a group has a name, and 1 to {VOLUMES_MAX} volumes")));
+        }
+        let bytes = self.volumes.iter().fold(0, |all: u64, volume| all.saturating_add(volume.size));
+        if BYTES_MAX < bytes {
+            return Err(Error::invalid(format!("the volumes have {bytes} bytes, and a group has at most {BYTES_MAX}")));
         }
         let mut names = BTreeSet::new();
         for VolumeSpec { name, size } in &self.volumes {
@@ -245,7 +251,9 @@ mod tests {
         let names: Vec<_> = sound.paths().iter().filter_map(|path| name_of(path)).collect();
         assert_eq!((names, sound.tag()), (vec!["root".to_owned(), "var log".into()], "cdp:web".into()));
         let long = "n".repeat(256);
-        let wrong: [&[(&str, u64)]; 9] = [
+        let wrong: [&[(&str, u64)]; 11] = [
+            &[("a", BYTES_MAX + 4096)],
+            &[("a", 1 << 63), ("b", 1 << 63)],
             &[],
             &[("", 4096)],
             &[("a/b", 4096)],

@@ -40,7 +40,11 @@ impl<'a> Sources<'a> {
             (Some(id), Some(journal)) if id != journal.group() => {
                 Err(Error::invalid(format!("the checkpoints of `{name}` are of another group than the journal")))
             }
-            _ => Ok(Self { checkpoints, journal }),
+            (Some(_), journal) => {
+                let newest = checkpoints.newest().map_or(Lsn(0), Checkpoint::last);
+                journal.map_or(Ok(()), |journal| journal.check_continues(newest))?;
+                Ok(Self { checkpoints, journal })
+            }
         }
     }
 

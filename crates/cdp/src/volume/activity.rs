@@ -133,15 +133,7 @@ impl ActivityLog {
     /// [`ActivityLog::begin_use`] must follow.
     pub fn open(disk: &dyn Disk, path: &Path, boot: [u8; 16]) -> Result<(Self, LastUse)> {
         let file = disk.open(path, Access::ReadWrite)?;
-        let mut newest = None;
-        for slot in 0..2 {
-            let mut bytes = vec![0; SLOT_BYTES];
-            file.read_at(slot * SLOT_BYTES as u64, &mut bytes)?;
-            newest = newest.max(decode(&mut bytes));
-        }
-        let Some(slot) = newest else {
-            return Err(Error::damaged(disk.display(path), "neither of its two lists of extents is whole"));
-        };
+        let slot = Self::newest(disk, path, &*file)?;
         let last = match slot.boot {
             closed if closed == CLOSED => LastUse::Closed,
             last if last == boot && last != UNKNOWN => LastUse::Stopped,
@@ -155,6 +147,21 @@ impl ActivityLog {
             log.begin_use(boot)?;
         }
         Ok((log, last))
+    }
+
+    /// Returns the record before which all are durable in the volumes, as a log says that stays as it is.
+    pub fn synced_in(disk: &dyn Disk, path: &Path) -> Result<Lsn> {
+        Ok(Self::newest(disk, path, &*disk.open(path, Access::Read)?)?.synced)
+    }
+
+    fn newest(disk: &dyn Disk, path: &Path, file: &dyn DiskFile) -> Result<Slot> {
+        let mut newest = None;
+        for slot in 0..2 {
+            let mut bytes = vec![0; SLOT_BYTES];
+            file.read_at(slot * SLOT_BYTES as u64, &mut bytes)?;
+            newest = newest.max(decode(&mut bytes));
+        }
+        newest.ok_or_else(|| Error::damaged(disk.display(path), "neither of its two lists of extents is whole"))
     }
 
     /// Notes that the volumes are in use on a boot of the system. After a power cut, the caller compares the active extents first: a

@@ -1,13 +1,10 @@
 //! Records on their way into the journal, which may be full.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::journal::{AppendError, Lsn, Record};
 use crate::volume::group::{Group, WhenBehind};
-
-/// How long a write that found the journal full waits before it looks again.
-const FULL_WAIT: Duration = Duration::from_millis(20);
+use crate::volume::pressure::FULL_WAIT;
 
 impl Group {
     /// Appends a record, and waits for space if that is how the group works.

@@ -65,26 +65,20 @@ impl Group {
         if is_bitmap && matches!(error, AppendError::Full) { Refused::Full } else { Refused::Failed(errno_of(error)) }
     }
 
-    /// Records what a range holds after the volume refused a change that is in the journal. If it cannot be read, a gap is recorded, and the
-    /// range is behind.
+    /// Records what a range holds after the volume refused a change that is in the journal. If it cannot be read, or if the journal may have
+    /// no space for it, a gap is recorded, and the range is behind.
     fn record_again(&self, volume: u16, range: Range<u64>) -> Result<(), Refused> {
-        let mut offset = range.start;
-        let mut bytes = vec![0; RECORD_BYTES_MAX];
-        while offset < range.end {
-            let part = usize::try_from(range.end - offset).unwrap_or(RECORD_BYTES_MAX).min(RECORD_BYTES_MAX);
-            let (len, bytes) = (part as u64, &mut bytes[..part]);
-            let found = if self.origin(volume).read(offset, bytes).is_ok() {
-                Record::write(volume, offset, bytes)
-            } else {
-                self.mark_behind(volume, &(offset..offset + len)).map_err(Refused::Failed)?;
-                Record::range(Op::Gap, volume, offset, len)
-            };
-            let of = |op| Record::range(op, volume, offset, len);
-            let last = self.append_waiting(&[of(Op::ResyncBegin), found, of(Op::ResyncEnd)]);
-            let last = last.map_err(|error| self.refused(&error))?;
-            self.journal.commit(last).map_err(|error| Refused::Failed(errno_of(&error)))?;
-            offset += len;
-        }
-        Ok(())
+        let (offset, len) = (range.start, range.end - range.start);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(RECORD_BYTES_MAX)];
+        let found = if len == bytes.len() as u64 && self.origin(volume).read(offset, &mut bytes).is_ok() {
+            Record::write(volume, offset, &bytes)
+        } else {
+            self.mark_behind(volume, &range).map_err(Refused::Failed)?;
+            Record::range(Op::Gap, volume, offset, len)
+        };
+        let of = |op| Record::range(op, volume, offset, len);
+        let last = self.append_waiting(&[of(Op::ResyncBegin), found, of(Op::ResyncEnd)]);
+        let last = last.map_err(|error| self.refused(&error))?;
+        self.journal.commit(last).map_err(|error| Refused::Failed(errno_of(&error)))
     }
 }

@@ -10,23 +10,19 @@ use std::time::Duration;
 use onefold_engine::error::{Error, Result};
 use onefold_engine::io::{Disk, Host};
 
-use crate::journal::codec::{RECORD_HEADER_BYTES, frame_bytes};
+use crate::journal::codec::{BLOCK_BYTES, RECORD_HEADER_BYTES, frame_bytes};
 use crate::journal::{AppendError, Journal, JournalIdentity, JournalSize, Lsn, Op, Record, Recovered};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
 use crate::volume::activity::{ActivityLog, Extent, LastUse, extents_of};
 use crate::volume::behind::BehindMap;
-use crate::volume::pressure::{JournalFill, Pacer};
+use crate::volume::group_files::{ACTIVITY, BEHIND, JOURNAL, open_journal};
+use crate::volume::pressure::{FULL_WAIT, JournalFill, Pacer};
 use crate::volume::range_lock::{HeldRange, RangeLock};
 use crate::volume::releases::Releases;
 use crate::volume::requests::{Mode, Request, Requests, State};
 use crate::volume::syncs::{Syncs, Wanted};
 
-/// Name of the activity log in the group's directory, and of the bitmap of extents that are behind.
-const ACTIVITY: &str = "activity";
-const BEHIND: &str = "behind";
-/// Name of the directory of its journal.
-pub const JOURNAL: &str = "journal";
 /// Most volumes of a group: records that begin a gap in all of them fit into one frame.
 pub const VOLUMES_MAX: usize = 1024;
 /// Active extents from which a flush ends the activity of those that it has synced.
@@ -127,7 +123,7 @@ impl Group {
     }
 
     fn create_files(disk: &dyn Disk, dir: &Path, sizes: &[u64], is_behind: bool) -> Result<()> {
-        disk.create_dir(&dir.join(JOURNAL))?;
+        Journal::create(disk, &dir.join(JOURNAL))?;
         ActivityLog::create(disk, &dir.join(ACTIVITY))?;
         BehindMap::create(disk, &dir.join(BEHIND), sizes, is_behind)?;
         disk.sync_dir(dir)
@@ -147,14 +143,12 @@ impl Group {
         if VOLUMES_MAX < origins.len() {
             return Err(Error::invalid(format!("a group has at most {VOLUMES_MAX} volumes")));
         }
-        let (journal, recovered) =
-            Journal::open(Arc::clone(disk), Arc::clone(&host), &dir.join(JOURNAL), identity, options.size)?;
+        let (journal, recovered) = open_journal(disk, Arc::clone(&host), dir, identity, options.size)?;
         let boot = host.process().map_or([0; 16], |process| process.boot);
         let (log, last) = ActivityLog::open(&**disk, &dir.join(ACTIVITY), boot)?;
         let synced = log.synced();
-        if recovered.next < synced || synced < recovered.first && last != LastUse::Closed {
-            let records = format!("its records are {} to before {}", recovered.first, recovered.next);
-            let reason = format!("the volumes hold the records before {synced}, and {records}");
+        if synced < recovered.first && last != LastUse::Closed {
+            let reason = format!("the volumes hold the records before {synced}, and its first is {}", recovered.first);
             return Err(Error::damaged(format!("journal {}", disk.display(dir)), reason));
         }
         let sizes: Vec<u64> = origins.iter().map(|origin| origin.size()).collect();
@@ -311,9 +305,13 @@ impl Group {
         !self.fill().is_tight() && self.requests.lock().mode == Mode::Recording
     }
 
-    /// Bytes of the journal that are left for the records which begin a gap, and for the one that closes the journal.
+    /// Bytes of the journal that are left for the records which begin a gap. Where changes may go on without records, it is a segment: the next
+    /// opening continues none.
     pub(super) fn reserve(&self) -> u64 {
-        (frame_bytes(self.origins.len() * RECORD_HEADER_BYTES) + frame_bytes(RECORD_HEADER_BYTES)) as u64
+        if self.options.when_behind == WhenBehind::Bitmap {
+            return self.options.size.segment_bytes - BLOCK_BYTES as u64;
+        }
+        frame_bytes(self.origins.len() * RECORD_HEADER_BYTES) as u64
     }
 
     /// Begins a request for a range, which may be empty. While nothing can be recorded, the request is not recorded if that is allowed;
@@ -332,7 +330,14 @@ impl Group {
                         let next = self.journal.next();
                         return Ok(self.requests.begin(state, (volume, range), Some(next)));
                     }
+                    let before = state.log.active().len();
                     state = self.clean(state)?;
+                    if before <= state.log.active().len() {
+                        // Requests that go on have all of them.
+                        drop(state);
+                        self.host.sleep(FULL_WAIT);
+                        state = self.requests.lock();
+                    }
                 }
                 Mode::Behind => {
                     drop(state);
@@ -455,7 +460,7 @@ impl Group {
                 "the volumes may lack records of the journal, which the next server writes again",
             ));
         }
-        self.journal.close().map_err(|error| Error::invalid(error.to_string()))?;
+        self.journal.close(self.reserve()).map_err(|error| Error::invalid(error.to_string()))?;
         self.sync_both(0..self.origins.len()).map_err(failed)?;
         self.behind.persist()?;
         let next = self.journal.status().next;

@@ -7,6 +7,8 @@ use std::time::Duration;
 const FREE_PARTS: u64 = 4;
 /// Longest delay of a write. Clients give up after many seconds; a disk that is busy makes them wait as long.
 pub const DELAY_MAX: Duration = Duration::from_millis(100);
+/// How long a write that found the journal or the activity log full waits before it looks again.
+pub(super) const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Time in which a whole journal is assumed to be stored, until some of it was.
 const STORING_GUESS: Duration = Duration::from_mins(5);
 

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use crate::journal::{Op, RECORD_BYTES_MAX, Record};
 use crate::nbd::export::{BlockSizes, Context, Export, Fua, StatusExtents, ZeroOptions};
 use crate::nbd::wire::{Errno, export_flag};
+use crate::volume::activity::{EXTENT_BYTES, EXTENTS_MAX};
 use crate::volume::group::{Group, ZEROS};
+
+/// Most bytes that are cleared at a time: a sixteenth of the extents that may be active.
+const CLEARED_BYTES: u64 = EXTENTS_MAX as u64 / 16 * EXTENT_BYTES;
 
 /// A protected volume, for a server.
 #[derive(Debug)]
@@ -29,6 +33,21 @@ impl ProtectedVolume {
     fn change(&self, record: &Record<'_>, fua: Fua, write: &dyn Fn() -> Result<(), Errno>) -> Result<(), Errno> {
         self.group.change(record, write)?;
         self.sync_if(fua)
+    }
+
+    /// Clears a range in parts that the activity log has space for, beside other requests. As with writes, each part reaches the volume before
+    /// the next enters the journal.
+    fn clear(&self, op: Op, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {
+        let of_origin = ZeroOptions { fua: Fua::No, ..options };
+        let mut start = range.start;
+        while start < range.end {
+            let end = ((start / CLEARED_BYTES + 1) * CLEARED_BYTES).min(range.end);
+            let record = Record::range(op, self.number, start, end - start);
+            let write = || self.origin().write_zeroes(start..end, of_origin);
+            self.change(&record, Fua::No, &write)?;
+            start = end;
+        }
+        self.sync_if(options.fua)
     }
 
     fn sync_if(&self, fua: Fua) -> Result<(), Errno> {
@@ -75,17 +94,12 @@ impl Export for ProtectedVolume {
     }
 
     fn write_zeroes(&self, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {
-        let record = Record::range(Op::Zero, self.number, range.start, range.end - range.start);
-        let of_origin = ZeroOptions { fua: Fua::No, ..options };
-        let write = || self.origin().write_zeroes(range.clone(), of_origin);
-        self.change(&record, options.fua, &write)
+        self.clear(Op::Zero, range, options)
     }
 
     fn trim(&self, range: Range<u64>, fua: Fua) -> Result<(), Errno> {
         // The journal says that the range reads as zeros, so it must.
-        let record = Record::range(Op::Trim, self.number, range.start, range.end - range.start);
-        let write = || self.origin().write_zeroes(range.clone(), ZEROS);
-        self.change(&record, fua, &write)
+        self.clear(Op::Trim, range, ZeroOptions { fua, ..ZEROS })
     }
 
     fn flush(&self) -> Result<(), Errno> {

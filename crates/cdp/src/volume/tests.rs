@@ -14,6 +14,7 @@ use super::*;
 
 mod behind;
 mod flushing;
+mod limits;
 mod scan;
 
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op, Record};

@@ -242,6 +242,9 @@ pub(crate) struct ServeArgs {
     pub(crate) tls_client_authority: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) checkpoints: CheckpointArgs,
+    /// Go on if the journal has lost records: begin a new one with a gap, and compare the volumes with their history
+    #[arg(long)]
+    pub(crate) new_journal: bool,
 }
 
 /// Options of `cdp receive`.

@@ -93,14 +93,16 @@ fn a_journal_that_does_not_continue_the_checkpoints_is_refused() {
     opened.group.release(Lsn(model.last().0 + 1));
     let first = opened.group.journal().status().first;
     assert!(Lsn(1) < first);
+    let sentence = format!("ends with record 0, and the journal begins with {first}");
     let refused = world.checkpoint(&mut opened).unwrap_err().to_string();
-    assert!(refused.contains(&format!("ends with record 0, and the journal begins with {first}")), "{refused}");
-    let refused = world.point(&opened.store, &At::Lsn(first), Some(opened.group.journal())).unwrap_err().to_string();
-    assert!(refused.contains("the records after 0 are in no checkpoint"), "{refused}");
-    let request = HistoryRequest::default();
-    let listed =
-        history(&opened.store, &world.options(), (GROUP, None), request, Some(opened.group.journal())).unwrap();
-    assert_eq!(listed.unreachable, [UnreachableRange { first: Lsn(1), last: first }]);
+    assert!(refused.contains(&sentence), "{refused}");
+    let journal = Some(opened.group.journal());
+    for at in [At::Lsn(first), At::Latest, At::Lsn(Lsn(0)), At::Time(u64::MAX, TimeRule::Exact)] {
+        let refused = world.point(&opened.store, &at, journal).unwrap_err().to_string();
+        assert!(refused.contains(&sentence), "{at:?}: {refused}");
+    }
+    let listed = history(&opened.store, &world.options(), (GROUP, None), HistoryRequest::default(), journal);
+    assert!(listed.unwrap_err().to_string().contains(&sentence));
     drop(opened);
 
     // The repository is ahead of an older copy of the journal.
@@ -116,6 +118,7 @@ fn a_journal_that_does_not_continue_the_checkpoints_is_refused() {
     for entry in journal {
         world.disk.remove(&Path::new("group/journal").join(entry.name)).unwrap();
     }
+    Journal::create(&world.disk, Path::new("group/journal")).unwrap();
     world.disk.remove(Path::new("group/activity")).unwrap();
     crate::volume::ActivityLog::create(&world.disk, Path::new("group/activity")).unwrap();
     let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();

@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod gaps;
 mod hooked;
+mod journal_damage;
 mod moments;
 mod reclaiming;
 mod thinning;
@@ -57,7 +58,12 @@ type Bytes = [Vec<u8>; 2];
 struct World {
     disk: SimDisk,
     host: Arc<dyn Host>,
+    /// Of the journal.
+    segment_bytes: u64,
 }
+
+/// Segments that a few records fill.
+const SHORT: u64 = 64 << 10;
 
 /// Everything of a world opened.
 struct Opened {
@@ -78,7 +84,7 @@ const TIGHT: CheckpointLimits = CheckpointLimits { versions: 12, partial: 5, oth
 impl World {
     /// Makes a world whose volumes have some bytes, and stores their initial images.
     fn new(seed: u64) -> (Self, Bytes) {
-        let world = Self { disk: SimDisk::new(), host: Arc::new(SimHost::new(seed)) };
+        let world = Self { disk: SimDisk::new(), host: Arc::new(SimHost::new(seed)), segment_bytes: SHORT };
         let _ = (world.disk.subdir("repo"), world.disk.subdir("cache"), world.disk.subdir(DIR));
         let mut random = SplitMix64::new(seed);
         let bytes = [0, 1].map(|at| {
@@ -114,7 +120,7 @@ impl World {
 
     /// A world after its process has ended: another boot draws other random numbers.
     fn on(disk: SimDisk, boot: u64) -> Self {
-        Self { disk, host: Arc::new(SimHost::new(boot)) }
+        Self { disk, host: Arc::new(SimHost::new(boot)), segment_bytes: SHORT }
     }
 
     fn objects(&self) -> Arc<dyn ObjectStore> {
@@ -148,7 +154,7 @@ impl World {
     fn open(&self, limits: CheckpointLimits) -> Result<Opened> {
         let store = self.store()?;
         let identity = JournalIdentity { keys: (*store.keys).clone(), repository: store.config.repository, group: ID };
-        let size = JournalSize { segment_bytes: 64 << 10, segments_max: 64 };
+        let size = JournalSize { segment_bytes: self.segment_bytes, segments_max: 64 };
         let options = GroupOptions { size, durability: Durability::Both, when_behind: WhenBehind::Fail };
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let (group, _) =

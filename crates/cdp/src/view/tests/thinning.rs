@@ -317,7 +317,7 @@ fn a_prune_gives_the_space_of_thinned_history_back() {
 fn on(clocked: &Clocked, disk: SimDisk, boot: u64) -> World {
     let clock = SimHost::new(boot);
     clock.set_now(Timestamp { seconds: clocked.seconds, nanoseconds: 0 });
-    World { disk, host: Arc::new(clock) }
+    World { disk, host: Arc::new(clock), segment_bytes: SHORT }
 }
 
 /// Checks some moments that were kept, and the last one.

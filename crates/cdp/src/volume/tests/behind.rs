@@ -119,7 +119,7 @@ impl Stored {
 }
 
 const SMALL: GroupOptions = GroupOptions {
-    size: JournalSize { segment_bytes: 32 << 10, segments_max: 4 },
+    size: JournalSize { segment_bytes: 32 << 10, segments_max: 5 },
     durability: Durability::Both,
     when_behind: WhenBehind::Bitmap,
 };

@@ -41,8 +41,7 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
     let spec = file.spec()?;
     let needs = Needs::of_volumes(&spec);
     let checkpoints = Checkpoints::open(settings, &opened.store, &cache, spec, needs)?;
-    let stored =
-        checkpoints.last()?.context("the group has no checkpoint yet: `onefold cdp serve` makes the first one")?;
+    ensure!(checkpoints.last()?.is_some(), "the group has no checkpoint yet: `onefold cdp serve` makes the first one");
     let options = ViewOptions {
         scratch: cache.scratch(),
         driver: Driver::threads(settings.threads),
@@ -65,9 +64,6 @@ pub(super) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreVolum
         Some(group.journal()),
     )?;
     let volumes = chosen(&view, args.volume.as_deref())?;
-    // An earlier process may have left records that are in a checkpoint, so that the journal has no space for a mark.
-    group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
-    group.release(Lsn(stored.0 + 1));
     let marked = group.mark(&mark)?;
     let mut restoring = Restoring { view: &view, group: &group, checkpoints, interrupt };
     let restored = restoring.volumes(&volumes);

@@ -158,6 +158,7 @@ impl<'a> Checkpoints<'a> {
     /// Makes checkpoints until the journal has no record that is in none.
     pub(super) fn catch_up(&mut self, group: &dyn Recorded) -> Result<Option<MadeCheckpoint>> {
         let mut newest = None;
+        group.journal().check_files()?;
         loop {
             let synced = group.sync()?;
             let made =

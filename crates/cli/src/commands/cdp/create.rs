@@ -63,6 +63,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &CreateArgs) -> Re
         ..GroupFile::new(random()?, name, repository, volumes, size)
     };
     group.keep.as_ref().map(KeepFile::rules).transpose()?;
+    group.spec()?;
     let disk = new_directory(&directory, settings)?;
     let sizes: Vec<u64> = group.volumes.iter().map(|volume| volume.size).collect();
     if group.receiver.is_some() {

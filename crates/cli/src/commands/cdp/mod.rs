@@ -8,6 +8,7 @@ mod group_file;
 mod keep;
 mod maintenance;
 mod named;
+mod new_journal;
 mod opening;
 mod progress;
 mod receive;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use onefold_cdp::journal::{GroupId, Journal};
-use onefold_cdp::volume::JOURNAL;
+use onefold_cdp::volume::open_journal;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, DiskFile, Host};
 use onefold_engine::store::Store;
 
 use crate::commands::cdp::control::{Request, ask};
 use crate::commands::cdp::group_file::{self, GroupFile};
+use crate::commands::cdp::opening::way_on;
 use crate::settings::Settings;
 use crate::sources::absolute;
 
@@ -52,7 +53,8 @@ impl NamedGroup {
         for left in (0..TRIES).rev() {
             if let Some(lock) = group_file::try_lock(&*disk)? {
                 let size = file.options().size;
-                let (journal, _) = Journal::open(disk, host, Path::new(JOURNAL), identity, size)?;
+                let opened = open_journal(&disk, host, Path::new(""), identity, size);
+                let (journal, _) = opened.with_context(|| way_on(&name))?;
                 return Ok(Self { name, id, journal: Some(journal), _lock: Some(lock) });
             }
             match ask(&directory, &Request::Checkpoint) {

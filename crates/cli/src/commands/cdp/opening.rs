@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use onefold_cdp::journal::{GroupId, JournalIdentity};
+use anyhow::{Context, Result, anyhow, ensure};
+use onefold_cdp::journal::{GroupId, JournalIdentity, Lsn};
 use onefold_cdp::log::Log;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::file::{Access, FileExport};
+use onefold_cdp::stored::Checkpoints;
 use onefold_cdp::view::{At, PointInTime, ViewOptions};
-use onefold_cdp::volume::{Extent, Group, LastUse, Opened, differing_blocks};
+use onefold_cdp::volume::{Extent, FindDifferences, Group, LastUse, Opened, differing_blocks};
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::OsHost;
 use onefold_engine::store::Store;
@@ -25,7 +26,8 @@ pub(super) struct InUse {
     pub(super) opened: Opened,
 }
 
-/// Opens the group over its volumes, and says what had to be done for that.
+/// Opens the group over its volumes, and says what had to be done for that. Records that are in a checkpoint take no space of the journal
+/// afterwards.
 pub(super) fn open_group(
     store: &Store,
     disk: &Arc<dyn Disk>,
@@ -33,7 +35,38 @@ pub(super) fn open_group(
     log: &Log,
     output: &Output,
 ) -> Result<InUse> {
-    open_with(file.journal_identity(store)?, disk, file, log, output)
+    let identity = file.journal_identity(store)?;
+    let id = identity.group;
+    let in_use = open_with(identity, disk, file, log, output).with_context(|| way_on(&file.name))?;
+    let InUse { group, opened, .. } = &in_use;
+    if let Some(newest) = Checkpoints::read(store, &file.name, Some(id))?.newest() {
+        group.journal().check_continues(newest.last()).with_context(|| way_on(&file.name))?;
+        // After a power cut, the extents to be compared stay active.
+        if opened.last != LastUse::PowerCut {
+            group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+        }
+        group.release(Lsn(newest.last().0 + 1));
+    }
+    Ok(in_use)
+}
+
+/// Says how a group whose journal cannot be used goes on.
+pub(super) fn way_on(name: &str) -> String {
+    format!(
+        "the group cannot be opened; if its journal has lost records, `onefold cdp serve --new-journal` goes on after a gap, and `{name}`, its \
+         name, stands for what the repository has"
+    )
+}
+
+/// Finds what differs from a view.
+pub(super) fn differences(view: PointInTime) -> Box<FindDifferences<'static>> {
+    let mut expected = Vec::new();
+    Box::new(move |volume, offset, found, differing| {
+        expected.resize(found.len(), 0);
+        view.read(usize::from(volume), offset, &mut expected)?;
+        differing_blocks(found, &expected, differing);
+        Ok(())
+    })
 }
 
 /// Like [`open_group`], with the keys of a journal that is sealed for no repository.
@@ -87,6 +120,8 @@ pub(super) fn compare_after_power_cut(
         return Ok(());
     }
     let blocks = compare(store, options, file, group, suspect)?;
+    // Records that only now are durable in the volumes.
+    group.release(Lsn(0));
     output.note(&format!(
         "after a power cut, {} extents of the volumes were compared with the history; {blocks} blocks differed and were recorded",
         suspect.len()
@@ -101,13 +136,7 @@ fn compare(store: &Store, options: &ViewOptions, file: &GroupFile, group: &Group
     }
     let id = GroupId(file.id()?);
     let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
-    let mut expected = Vec::new();
-    Ok(group.compare(suspect, &mut |volume, offset, found, differing| {
-        expected.resize(found.len(), 0);
-        view.read(usize::from(volume), offset, &mut expected)?;
-        differing_blocks(found, &expected, differing);
-        Ok(())
-    })?)
+    Ok(group.compare(suspect, &mut *differences(view))?)
 }
 
 /// Refuses a name that `--at` would take for another moment.

@@ -169,7 +169,8 @@ impl ReceivedGroup {
         let checkpoint = self.checkpoint_of(&spec)?.unwrap_or_default();
         let host = Arc::new(OsHost::new());
         let journal = (identity, file.size());
-        let (reception, _) = Reception::open(&self.disk, host, Path::new(""), journal, (spec, checkpoint))?;
+        let opened = Reception::open(&self.disk, host, Path::new(""), journal, (spec, checkpoint));
+        let (reception, _) = opened.context("create a new group, with another --name, and another directory here")?;
         let reception = Arc::new(reception);
         let mut state = self.lock();
         state.reception = Some(Arc::clone(&reception));
@@ -188,6 +189,7 @@ impl ReceivedGroup {
 
     /// Creates the group of the first sender.
     fn create(&self, spec: &GroupSpec) -> Result<Arc<Reception>> {
+        spec.validate()?;
         create::check_name("group", &spec.name)?;
         for volume in &spec.volumes {
             create::check_name("volume", &volume.name)?;
@@ -221,6 +223,7 @@ impl ReceivedGroup {
     /// Answers a request of the control socket.
     fn answer(&self, request: &Request) -> Result<Value> {
         let reception = self.lock().reception.clone();
+        reception.as_ref().map_or(Ok(()), |reception| reception.journal().check_files())?;
         match request {
             Request::Status => {
                 let Some(reception) = reception else {

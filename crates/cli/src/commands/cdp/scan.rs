@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use onefold_cdp::journal::GroupId;
 use onefold_cdp::view::{At, PointInTime, ViewOptions};
-use onefold_cdp::volume::{Differing, FindDifferences, Group, Ranges, differing_blocks};
+use onefold_cdp::volume::{Differing, FindDifferences, Group, Ranges};
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::OsDisk;
 use onefold_engine::pipeline::Driver;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::args::cdp::ScanArgs;
 use crate::commands::cdp::control::{self, Request, ask};
 use crate::commands::cdp::group_file::{self, GroupFile};
-use crate::commands::cdp::opening::{InUse, compare_after_power_cut, open_group};
+use crate::commands::cdp::opening::{InUse, compare_after_power_cut, differences, open_group};
 use crate::exit::Unreadable;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -91,14 +91,7 @@ pub(super) fn scan(
     let id = GroupId(file.id()?);
     scan_with(file, group, record, &mut || {
         let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
-        let mut expected = Vec::new();
-        let find: Box<FindDifferences<'_>> = Box::new(move |volume, offset, found, differing| {
-            expected.resize(found.len(), 0);
-            view.read(usize::from(volume), offset, &mut expected)?;
-            differing_blocks(found, &expected, differing);
-            Ok(())
-        });
-        Ok(find)
+        Ok(differences(view))
     })
 }
 

@@ -83,6 +83,7 @@ pub(super) fn run(
         args.checkpoints.checkpoint.is_none() && args.checkpoints.checkpoint_max.is_none(),
         "the receiver of this group makes its checkpoints: give --checkpoint and --checkpoint-max to `onefold cdp receive`"
     );
+    ensure!(!args.new_journal, "the receiver has records of this journal: create a new group, with another --name");
     let peer = Peer { address: receiver.address.clone(), tls: tls(receiver)? };
     let codec = codec(receiver)?;
     let _lock = group_file::lock(&**disk, directory)?;
@@ -192,6 +193,7 @@ fn compare(
 
 /// Answers a request of the control socket.
 fn answer(file: &GroupFile, group: &Group, sender: &Sender, request: Request) -> Result<Value> {
+    group.journal().check_files()?;
     match request {
         Request::Status => {
             let link = sender.status();

@@ -17,11 +17,11 @@ use crate::args::cdp::ServeArgs;
 use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
-use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, open_group};
+use crate::commands::cdp::opening::{InUse, check_mark, compare_after_power_cut, differences, open_group};
 use crate::commands::cdp::progress::Progress;
 use crate::commands::cdp::volume_server::start_server;
 use crate::commands::cdp::writing::{self, Needs};
-use crate::commands::cdp::{maintenance, scan, sending, sockets, status};
+use crate::commands::cdp::{maintenance, new_journal, scan, sending, sockets, status};
 use crate::interrupt::Interrupt;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -54,7 +54,12 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
         driver: Driver::threads(settings.threads),
         memory_bytes: writing::view_bytes(settings),
     };
+    let before_gap =
+        if args.new_journal { new_journal::begin((&opened.store, &options), &disk, &file, output)? } else { None };
     let InUse { group, origins, opened: last } = open_group(&opened.store, &disk, &file, &log, output)?;
+    if let Some(view) = before_gap {
+        group.compare_behind(&mut *differences(view))?;
+    }
     // Volumes that no checkpoint has are stored below, as they are.
     let is_stored = checkpoints.last()?.is_some();
     compare_after_power_cut((&opened.store, &options), &file, (&group, &last), is_stored, output)?;
@@ -106,6 +111,7 @@ struct Answering {
 impl Answering {
     fn answer(&self, request: Request) -> Result<Value> {
         let group = &self.group;
+        group.journal().check_files()?;
         match request {
             Request::Status => Ok(status::state(&self.file.name, group, &self.progress)),
             Request::Checkpoint => self.asking.ask(),
