@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::backup::Monitor;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
 use onefold_engine::io::os_source::OsSource;
-use onefold_engine::io::tree::SourceTree;
+use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::source;
 use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size, read_patterns};
 use onefold_engine::source::files_from::{self, Expanded};
@@ -132,7 +133,12 @@ pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
     let mut are_missing = !named.is_empty();
     for path in named {
         match tree.metadata(&path) {
-            Ok(_) => roots.push(path),
+            Ok(metadata) => {
+                if metadata.kind == EntryKind::Symlink {
+                    note_link(&tree, &path, progress);
+                }
+                roots.push(path);
+            }
             Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
                 progress.fail("scan", &path, &format!("{}: does not exist", path.display()));
             }
@@ -152,6 +158,17 @@ pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
     paths.sort_unstable();
     paths.dedup();
     Ok(Sources { tree: Arc::new(tree), roots, paths, found_empty: Arc::default() })
+}
+
+/// Tells the user that a link is backed up as such.
+fn note_link(tree: &OsSource, path: &Path, progress: &Progress) {
+    let Ok(behind) = tree.canonical(path) else { return };
+    if matches!(tree.metadata(&behind).map(|metadata| metadata.kind), Ok(EntryKind::Directory | EntryKind::File)) {
+        let (path, behind) = (path.display(), behind.display());
+        progress.note(&format!(
+            "{path} is a symbolic link, and only the link is backed up: name {behind} for what it leads to"
+        ));
+    }
 }
 
 /// Returns the path of the file in the snapshot of a stream.

@@ -34,6 +34,7 @@ mod lab_report;
 mod listing;
 mod manual;
 mod memory;
+mod named;
 mod options;
 mod pruning;
 mod quickstart;

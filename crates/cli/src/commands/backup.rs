@@ -17,7 +17,7 @@ use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, Snapsh
 use onefold_engine::similarity::choose::Limits;
 use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::source::exclude::Excludes;
-use onefold_engine::source::walk::{Event, Walk};
+use onefold_engine::source::walk::{Contents, Event, Walk};
 use onefold_engine::store::Store;
 use onefold_engine::types::{SessionId, Timestamp};
 
@@ -193,7 +193,7 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
             }
             // The backup itself reports what cannot be read.
             if let Event::Entry(item) = event
-                && item.metadata.kind == onefold_engine::io::tree::EntryKind::File
+                && item.contents != Contents::None
             {
                 progress.count_ahead(item.metadata.size);
             }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::backup::parent::Parent;
 use crate::backup::run::{BackupOptions, Listing, open_parent};
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, SourceTree};
-use crate::monitor::{Action, Monitor};
+use crate::io::tree::SourceTree;
+use crate::monitor::{Action, Monitor, Silent};
 use crate::snapshot::Summary;
-use crate::source::walk::{Event, Item, Walk};
+use crate::source::walk::{Contents, Event, Item, Walk};
 use crate::store::Store;
 use crate::tree::Content;
 
@@ -35,7 +35,8 @@ pub fn dry_run(
         None => None,
         Some(_) => open_parent(store, &store.list_containers(&options.scratch)?, Listing::Reader, options)?,
     };
-    let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
+    let walk =
+        Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?.with_pipes(Arc::new(Silent));
     let mut state = DryRunState { parent, found: DryRun::default(), monitor };
     for event in walk {
         if monitor.is_interrupted() {
@@ -49,8 +50,7 @@ pub fn dry_run(
                 monitor.failure(&path, &error);
             }
             Event::Entry(item) => {
-                let is_root_device = item.metadata.kind == EntryKind::BlockDevice && options.roots.contains(&item.path);
-                if item.metadata.kind == EntryKind::File || is_root_device {
+                if item.contents != Contents::None {
                     state.file(&item);
                 } else {
                     monitor.entry(&item.path, Action::Other);

@@ -1,7 +1,6 @@
 //! Reading the source: a walk and its files, as blocks.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use onefold_accel::device;
@@ -20,7 +19,7 @@ use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, SourceFile};
 use crate::pipeline::Driver;
-use crate::source::walk::{Event as WalkEvent, Item, Walk};
+use crate::source::walk::{Contents, Event as WalkEvent, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
@@ -104,7 +103,9 @@ impl FileReader {
 /// Opens a file.
 fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
     unread.location.open().map_err(|error| match unread.location.metadata() {
-        Ok(now) if !matches!(now.kind, EntryKind::File | EntryKind::BlockDevice) => Error::SourceReplaced,
+        Ok(now) if !matches!(now.kind, EntryKind::File | EntryKind::BlockDevice | EntryKind::Fifo) => {
+            Error::SourceReplaced
+        }
         _ => error,
     })
 }
@@ -115,7 +116,6 @@ pub(crate) struct SourceReader {
     files: FileReader,
     walk: Walk,
     parent: Option<Parent>,
-    roots: Vec<PathBuf>,
     open: Option<Open>,
     /// Held by each long file that is open.
     long_files: Arc<()>,
@@ -126,16 +126,14 @@ pub(crate) struct SourceReader {
 }
 
 impl SourceReader {
-    /// Reads what `walk` finds. `roots` are the paths that the user named: a block device among them is read like a
-    /// file. `parent` spares what has not changed.
-    pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
+    /// Reads what `walk` finds. `parent` spares what has not changed.
+    pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>) -> Self {
         // Files that have not changed are not opened.
         let walk = if parent.is_some() { walk.with_file_xattrs() } else { walk };
         Self {
             files,
             walk,
             parent,
-            roots,
             open: None,
             long_files: Arc::new(()),
             waiting: None,
@@ -193,19 +191,10 @@ impl SourceReader {
             }
             WalkEvent::EnterDirectory(item) => self.enter(item, block),
             WalkEvent::Entry(item) => {
-                let is_stream = match item.metadata.kind {
-                    EntryKind::File => true,
-                    EntryKind::BlockDevice => self.roots.contains(&item.path),
-                    EntryKind::Directory
-                    | EntryKind::Symlink
-                    | EntryKind::Fifo
-                    | EntryKind::Socket
-                    | EntryKind::CharDevice => false,
-                };
-                if is_stream {
-                    self.take_file(item, block);
-                } else {
+                if item.contents == Contents::None {
                     self.take_other(item, block);
+                } else {
+                    self.take_file(item, block);
                 }
             }
         }

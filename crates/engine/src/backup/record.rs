@@ -57,7 +57,7 @@ pub fn record(
 ) -> Result<u64> {
     let files = FileReader::new(ENTRY_BYTES_MAX);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
-    let reader = SourceReader::new(files, walk, None, options.roots);
+    let reader = SourceReader::new(files, walk, None);
     let ingest = Ingest::new(driver, reader, files, options.rule, (&options.budget, options.accelerator.as_ref()));
     let mut failures = 0;
     let mut open = PathBuf::new();

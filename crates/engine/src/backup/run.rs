@@ -132,7 +132,7 @@ pub fn backup(
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
     let files = FileReader::new(store.config.entry_bytes_max());
     let listing = Listing::Session { manifest: &writer.manifest, chains: writer.stage.base_chains() };
-    let (reader, positions) = open_reader((store, session), source, files, options, listing)?;
+    let (reader, positions) = open_reader((store, session), source, (files, monitor), options, listing)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
@@ -157,14 +157,14 @@ pub fn backup(
 fn open_reader(
     (store, session): (&Store, &Session),
     source: &Arc<dyn SourceTree>,
-    files: FileReader,
+    (files, monitor): (FileReader, &Arc<dyn Monitor>),
     options: &BackupOptions,
     listing: Listing<'_>,
 ) -> Result<(SourceReader, Vec<Vec<u8>>)> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
     let positions = walk.positions().to_vec();
     let parent = open_parent(store, &session.live, listing, options)?;
-    Ok((SourceReader::new(files, walk, parent, options.roots.clone()), positions))
+    Ok((SourceReader::new(files, walk.with_pipes(Arc::clone(monitor)), parent), positions))
 }
 
 /// Origin of the containers that a parent is looked for in.

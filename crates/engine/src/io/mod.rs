@@ -25,6 +25,7 @@ mod os_directory;
 mod os_entry;
 mod os_file;
 pub mod os_identity;
+mod os_pipe;
 mod os_ring;
 pub mod os_source;
 mod os_source_file;

@@ -19,8 +19,10 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, Result};
 use crate::io::os_entry::{self, LastLink, handle_path, retry};
+use crate::io::os_pipe::PipeReader;
 use crate::io::os_source_file::OsSourceFile;
-use crate::io::tree::{ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, Xattr};
+use crate::io::tree::{Behind, ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, Xattr};
+use crate::monitor::Monitor;
 
 /// Maximum number of directories that are open at the same time below each directory that was opened by its path.
 const OPEN_DIRECTORIES_MAX: usize = 128;
@@ -107,14 +109,25 @@ impl Handle {
     }
 
     fn metadata_of(&self, name: &Path) -> Result<Metadata, Errno> {
-        let mut metadata = os_entry::stat(self.fd(), name, AtFlags::empty())?;
+        let metadata = os_entry::stat(self.fd(), name, AtFlags::empty())?;
+        Ok(self.with_capacity(metadata, name, OFlags::NOFOLLOW))
+    }
+
+    fn metadata_behind(&self, name: &Path) -> Result<Metadata, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let entry = retry(|| rustix::fs::openat(self.fd(), name, flags, Mode::empty()))?;
+        let metadata = os_entry::stat(entry.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
+        Ok(self.with_capacity(metadata, name, OFlags::empty()))
+    }
+
+    fn with_capacity(&self, mut metadata: Metadata, name: &Path, follow: OFlags) -> Metadata {
         if metadata.kind == EntryKind::BlockDevice {
             // Without a medium, or permission to open the device, the capacity is unknown. The entry itself still exists.
-            metadata.size = open_for_reading(self.fd(), name, OFlags::NOFOLLOW)
+            metadata.size = open_for_reading(self.fd(), name, follow)
                 .and_then(|device| os_entry::stat_file(&device))
                 .map_or(0, |opened| if opened.rdev == metadata.rdev { opened.size } else { 0 });
         }
-        Ok(metadata)
+        metadata
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, Errno> {
@@ -329,8 +342,29 @@ impl SourceDirectory for OsDirectory {
         Ok(Box::new(OsSourceFile::of(file, self.0.path.join(name))?))
     }
 
+    fn open_behind(&self, name: &OsStr, monitor: &Arc<dyn Monitor>) -> Result<Behind> {
+        let file = self.at("open", name, |handle, name| open_for_reading(handle.fd(), name, OFlags::empty()))?;
+        let path = self.0.path.join(name);
+        let metadata =
+            os_entry::stat_file(&file).map_err(|error| Error::io("read metadata of", &path, error.into()))?;
+        if metadata.kind != EntryKind::Fifo {
+            return Ok(Behind::File(Box::new(OsSourceFile::of(file, path)?)));
+        }
+        let reader = Box::new(PipeReader::new(file, path.clone(), Arc::clone(monitor)));
+        Ok(Behind::Pipe { path, metadata, reader })
+    }
+
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata> {
         self.at("read metadata of", name, Handle::metadata_of)
+    }
+
+    fn metadata_behind(&self, name: &OsStr) -> Result<Metadata> {
+        self.at("read metadata of", name, Handle::metadata_behind)
+    }
+
+    fn is_mount_point(&self, name: &OsStr) -> bool {
+        let known = |handle: &Handle, name: &Path| os_entry::is_mount_point(handle.fd(), name);
+        self.at("read metadata of", name, known).unwrap_or(true)
     }
 
     fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>> {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -51,6 +51,13 @@ fn metadata_of(stat: &Statx) -> Result<Metadata, Errno> {
         links: u64::from(stat.stx_nlink),
         rdev: rdev_of(stat),
     })
+}
+
+/// Returns true if something is mounted at an entry, or if the kernel does not tell, as before Linux 5.8.
+pub(super) fn is_mount_point(dir: BorrowedFd<'_>, name: &Path) -> Result<bool, Errno> {
+    let stat = statx(dir, name, AtFlags::empty())?;
+    let mount = StatxAttributes::MOUNT_ROOT;
+    Ok(stat.stx_attributes.contains(mount) || !stat.stx_attributes_mask.contains(mount))
 }
 
 /// Size of the blocks that `statx` counts.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::monitor::Monitor;
 use crate::types::Timestamp;
 
 /// Kind of an entry in a tree.
@@ -162,6 +163,18 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn open_dir(&self, name: &OsStr, links: Links) -> Result<Arc<dyn SourceDirectory>>;
     /// Opens a regular file or a block device for reading. Never blocks on a pipe.
     fn open(&self, name: &OsStr) -> Result<Box<dyn SourceFile>>;
+    /// Opens for reading what the user named, behind symbolic links. The monitor interrupts the wait for a pipe.
+    fn open_behind(&self, name: &OsStr, _: &Arc<dyn Monitor>) -> Result<Behind> {
+        self.open(name).map(Behind::File)
+    }
+    /// Returns the metadata of what the user named, behind symbolic links.
+    fn metadata_behind(&self, name: &OsStr) -> Result<Metadata> {
+        self.metadata_of(name)
+    }
+    /// Returns true if another file system or file is mounted at an entry, or if that is unknown.
+    fn is_mount_point(&self, _: &OsStr) -> bool {
+        true
+    }
     /// Returns the metadata of an entry.
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata>;
     /// Returns all extended attributes of an entry, sorted by name. The list is empty if the file system has none.
@@ -173,6 +186,22 @@ pub trait SourceDirectory: Debug + Send + Sync {
     }
     /// Reads the whole state of an entry that a backup does not open, from one inode.
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
+}
+
+/// What a user's name leads to, open for reading.
+#[expect(missing_debug_implementations, reason = "a reader has no state to show")]
+pub enum Behind {
+    /// A regular file or a block device.
+    File(Box<dyn SourceFile>),
+    /// A pipe.
+    Pipe {
+        /// Its path, for messages.
+        path: PathBuf,
+        /// Its metadata.
+        metadata: Metadata,
+        /// Its bytes.
+        reader: Box<dyn Read + Send>,
+    },
 }
 
 /// Returns the memory that a name in a list takes, without that of the allocator.

@@ -165,13 +165,13 @@ impl Survey {
         } else {
             Some(Listing::default())
         };
-        let Some(Listing { mut names, errors }) = listing else { return entered };
+        let Some(Listing { mut names, errors, is_marked }) = listing else { return entered };
         quota.listed_bytes = quota.listed_bytes.saturating_sub(names.iter().map(name_bytes).sum());
         let (directory, device) = (Arc::clone(&opened.directory), opened.device);
         let inside = Around { directory, path, absolute, device, depth: around.depth + 1 };
         let first = names.drain(..names.len().min(quota.entries));
         entered.found = self.find_all(&inside, first, quota);
-        entered.listing = Some(Listing { names, errors });
+        entered.listing = Some(Listing { names, errors, is_marked });
         entered
     }
 }
@@ -409,8 +409,9 @@ mod tests {
     /// Returns the walk as lines, each with everything that is found out.
     fn lines(walk: impl Iterator<Item = Event>) -> Vec<String> {
         let line = |item: Item| {
-            let Item { path, name, location, metadata, xattrs, file_xattrs, link_target } = item;
-            format!("{path:?} {name:?} {:?} {metadata:?} {xattrs:?} {file_xattrs:?} {link_target:?}", location.name)
+            let Item { path, name, location, metadata, contents, xattrs, file_xattrs, link_target } = item;
+            let found = format!("{metadata:?} {contents:?} {xattrs:?} {file_xattrs:?} {link_target:?}");
+            format!("{path:?} {name:?} {:?} {found}", location.name)
         };
         let mut depth = 0_usize;
         let lines = walk
@@ -510,7 +511,7 @@ mod tests {
             tree.set_xattrs(&path, &long);
         }
         check(&tree);
-        let survey = Survey { excludes: Arc::default(), depth_max: 9, reads_file_xattrs: true };
+        let survey = Survey { excludes: Arc::default(), depth_max: 9, reads_file_xattrs: true, pipes: None };
         let directory = tree.open_dir(Path::new("/r/d")).unwrap();
         let names = directory.list().unwrap();
         let (path, absolute) = (PathBuf::from("/r/d"), PathBuf::from("/r/d"));

@@ -53,12 +53,13 @@ pub(super) struct RootTree {
 }
 
 /// Builds the tree. A root that cannot be looked into when it stands for its contents is an error in `errors`, with
-/// its path.
+/// its path. `named` takes each directory that stands for its contents, and whether a mark leaves out some.
 pub(super) fn build(
     source: &dyn SourceTree,
     roots: &[PathBuf],
     excludes: &Excludes,
     errors: &mut Vec<(PathBuf, Error)>,
+    named: &mut dyn FnMut(PathBuf, bool),
 ) -> Result<RootTree> {
     let mut top = BTreeMap::new();
     let mut has_contents = false;
@@ -77,7 +78,9 @@ pub(super) fn build(
         match contents {
             Ok((device, mut names, opened)) => {
                 has_contents = true;
+                let listed = names.len();
                 errors.extend(excludes.apply_tags(&*opened, &directory, &mut names));
+                named(directory.clone(), names.len() < listed);
                 for name in names {
                     let path = clean(directory.join(name).as_os_str().as_bytes());
                     add(&mut top, &path, false, Some(device));

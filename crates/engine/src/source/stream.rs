@@ -99,9 +99,7 @@ impl SourceDirectory for StreamDirectory {
         }
         let reader = self.tree.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
         let reader = reader.ok_or_else(|| Error::invalid(format!("{}: a stream is read once", path.display())))?;
-        let stream = Stream { reader, position: 0 };
-        let opened = metadata_of(EntryKind::File, 0o644, self.tree.time);
-        Ok(Box::new(StreamFile { path, opened, stream: Mutex::new(stream) }))
+        Ok(open(path, metadata_of(EntryKind::File, 0o644, self.tree.time), reader))
     }
 
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata> {
@@ -120,6 +118,12 @@ impl SourceDirectory for StreamDirectory {
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry> {
         Ok(ClosedEntry { metadata: self.metadata_of(name)?, link_target: None, xattrs: Ok(Vec::new()) })
     }
+}
+
+/// Makes a file of a stream, with the metadata of what it comes from. It shows no length, and is read until it ends.
+pub(super) fn open(path: PathBuf, metadata: Metadata, reader: Box<dyn Read + Send>) -> Box<dyn SourceFile> {
+    let opened = Metadata { size: 0, links: 1, ..metadata };
+    Box::new(StreamFile { path, opened, stream: Mutex::new(Stream { reader, position: 0 }) })
 }
 
 struct Stream {

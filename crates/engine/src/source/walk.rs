@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::io::tree::{Metadata, SourceDirectory, SourceTree};
+use crate::monitor::Monitor;
 use crate::pipeline::Driver;
 use crate::source::ahead::{Ahead, Around, Entered, Found, Next, Share, Shares};
 use crate::source::exclude::Excludes;
-pub use crate::source::item::{Item, Location};
+pub use crate::source::item::{Contents, Item, Location};
 use crate::source::roots::{self, Node, RootTree};
 use crate::source::survey::{Listing, Opened, Subject, Survey, Visit};
 
@@ -54,6 +55,10 @@ pub struct Walk {
     /// The same from the root of the file system, for patterns.
     absolute: PathBuf,
     events: VecDeque<Event>,
+    /// What became of the entries of `/`, `.` or `..`, of which each can be named as a whole.
+    tops: BTreeMap<PathBuf, Tally>,
+    /// Which of these the current entry at the top belongs to.
+    top: Option<PathBuf>,
     /// What looking ahead takes; `None` if the walk looks at each entry itself.
     shares: Option<Shares>,
     positions: Vec<Vec<u8>>,
@@ -71,6 +76,27 @@ struct Frame {
     device: Option<u64>,
     /// Looks at names ahead, in a directory without roots in it.
     ahead: Option<Ahead>,
+    /// Whether the user named the directory.
+    is_named: bool,
+    tally: Tally,
+}
+
+/// What became of the entries below a directory.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    /// Some were left out, as the user wants it.
+    left_out: bool,
+    /// A mark left out all but its file.
+    is_marked: bool,
+    /// Some are stored, besides directories and the files of marks, or reported.
+    has_entry: bool,
+}
+
+impl Tally {
+    /// Returns true if nothing but directories was found, since the rest is left out.
+    fn is_empty(self) -> bool {
+        self.left_out && !self.has_entry
+    }
 }
 
 impl Frame {
@@ -90,7 +116,8 @@ impl Frame {
             names.sort_unstable();
             names.dedup();
         }
-        Self { directory: Some(directory), names: names.into_iter(), nodes, device, ahead: None }
+        let (names, tally) = (names.into_iter(), Tally::default());
+        Self { directory: Some(directory), names, nodes, device, ahead: None, is_named: false, tally }
     }
 
     fn next(&mut self, shares: Option<&Shares>) -> Option<Next> {
@@ -112,18 +139,24 @@ impl Walk {
             source.canonical(Path::new("."))?
         };
         let mut errors = Vec::new();
-        let RootTree { top: nodes, positions } = roots::build(&*source, roots, &excludes, &mut errors)?;
-        let names: Vec<OsString> = nodes.keys().cloned().collect();
-        let top = Frame { directory: None, names: names.into_iter(), nodes, device: None, ahead: None };
+        let mut tops = BTreeMap::new();
+        let RootTree { top: nodes, positions } = roots::build(&*source, roots, &excludes, &mut errors, &mut |origin, is_marked| {
+            let _replaced = tops.insert(origin, Tally { left_out: is_marked, is_marked, has_entry: false });
+        })?;
+        let names = nodes.keys().cloned().collect::<Vec<_>>().into_iter();
+        let (is_named, tally) = (false, Tally::default());
+        let top = Frame { directory: None, names, nodes, device: None, ahead: None, is_named, tally };
         Ok(Self {
             source,
-            survey: Survey { excludes, depth_max: DEPTH_MAX, reads_file_xattrs: false },
+            survey: Survey { excludes, depth_max: DEPTH_MAX, reads_file_xattrs: false, pipes: None },
             working_directory,
             frames: vec![top],
             origins: BTreeMap::new(),
             path: PathBuf::new(),
             absolute: PathBuf::new(),
             events: errors.into_iter().map(|(path, error)| Event::Error { path, error }).collect(),
+            tops,
+            top: None,
             shares: None,
             positions,
         })
@@ -132,6 +165,12 @@ impl Walk {
     /// Returns the paths in the tree that the roots stand at, without those inside another one. The empty path is the top.
     pub(crate) fn positions(&self) -> &[Vec<u8>] {
         &self.positions
+    }
+
+    /// Reads pipes that the user named. The monitor interrupts the wait for them.
+    pub(crate) fn with_pipes(mut self, monitor: Arc<dyn Monitor>) -> Self {
+        self.survey.pipes = Some(monitor);
+        self
     }
 
     /// Looks at the attributes of files with their metadata.
@@ -159,6 +198,7 @@ impl Walk {
         if self.frames.len() == 1 {
             self.path.clone_from(&node.path);
             self.absolute = roots::absolute(&self.working_directory, &self.path);
+            self.top = (!node.explicit && node.whole).then(|| node.origin().to_path_buf());
         } else {
             self.path.push(&name);
             self.absolute.push(&name);
@@ -176,9 +216,40 @@ impl Walk {
             }
         };
         match self.take(visit) {
-            Some(entrance) => self.descend(entrance, None, node.children, (VecDeque::new(), None)),
+            Some(entrance) => {
+                let is_named = node.explicit;
+                self.descend(entrance, None, node.children, (VecDeque::new(), None));
+                self.frames.iter_mut().last().into_iter().for_each(|frame| frame.is_named = is_named);
+            }
             None => self.ascend(),
         }
+    }
+
+    /// Returns what became of the entries around the current one; `None` for what the user named at the top.
+    fn tally(&mut self) -> Option<&mut Tally> {
+        match self.frames.len() {
+            0 | 1 => self.top.as_ref().and_then(|origin| self.tops.get_mut(origin)),
+            _ => self.frames.last_mut().map(|frame| &mut frame.tally),
+        }
+    }
+
+    /// Leaves a directory.
+    fn leave(&mut self, Frame { is_named, tally, .. }: Frame) {
+        if is_named && tally.is_empty() {
+            self.report_empty(self.path.clone());
+        }
+        if let Some(around) = self.tally() {
+            around.left_out |= tally.left_out;
+            around.has_entry |= tally.has_entry && !around.is_marked;
+        }
+        self.ascend();
+        self.events.push_back(Event::LeaveDirectory);
+    }
+
+    fn report_empty(&mut self, path: PathBuf) {
+        let all = "all that is in it is left out, by the patterns and other options that exclude something";
+        let error = Error::invalid(format!("{}: {all}", path.display()));
+        self.report(path, error);
     }
 
     /// Takes what was found ahead.
@@ -193,17 +264,19 @@ impl Walk {
     /// Enters the directory at the current path.
     fn descend(
         &mut self,
-        Entrance { directory, device, is_whole, .. }: Entrance,
+        Entrance { directory, device, is_whole, is_foreign, .. }: Entrance,
         listing: Option<Listing>,
         nodes: BTreeMap<OsString, Node>,
         found: (VecDeque<Found>, Option<Arc<Share>>),
     ) {
         let list = || if is_whole { self.survey.list(&*directory, &self.path) } else { Listing::default() };
-        let Listing { names, errors } = listing.unwrap_or_else(list);
+        let Listing { names, errors, is_marked } = listing.unwrap_or_else(list);
+        let has_entry = !errors.is_empty();
         for (path, error) in errors {
             self.report(path, error);
         }
         let mut frame = Frame::new(directory, names, nodes, device);
+        frame.tally = Tally { left_out: is_marked || is_foreign, is_marked, has_entry };
         if frame.nodes.is_empty() {
             frame.ahead = self.ahead_of(&frame, found);
         }
@@ -220,15 +293,19 @@ impl Walk {
 
     /// Makes events of a visit. Returns the directory if it is one.
     fn take(&mut self, visit: Visit) -> Option<Entrance> {
+        if let Some(tally) = self.tally() {
+            tally.left_out |= matches!(visit, Visit::Excluded);
+            tally.has_entry |= matches!(visit, Visit::Failed(..) | Visit::Entry(..)) && !tally.is_marked;
+        }
         match visit {
             Visit::Excluded => {}
             Visit::Failed(path, error) => self.report(path, error),
             Visit::Entry(item, error) => self.push(item, error, Event::Entry),
             Visit::Directory(opened) => {
-                let Opened { item, error, directory, device, is_whole } = *opened;
+                let Opened { item, error, directory, device, is_whole, is_foreign } = *opened;
                 let name = item.name.clone();
                 self.push(item, error, Event::EnterDirectory);
-                return Some(Entrance { name, directory, device, is_whole });
+                return Some(Entrance { name, directory, device, is_whole, is_foreign });
             }
         }
         None
@@ -259,7 +336,7 @@ impl Walk {
             None => self.source.open_dir(origin)?,
         };
         self.origins.insert(origin.to_path_buf(), Arc::clone(&directory));
-        Ok(Location { directory, name })
+        Ok(Location::new(directory, &name))
     }
 
     fn report(&mut self, path: PathBuf, error: Error) {
@@ -273,6 +350,7 @@ struct Entrance {
     directory: Arc<dyn SourceDirectory>,
     device: Option<u64>,
     is_whole: bool,
+    is_foreign: bool,
 }
 
 impl Iterator for Walk {
@@ -288,12 +366,17 @@ impl Iterator for Walk {
                 Some(Next::Name(name, known)) => self.step(name, known),
                 Some(Next::Found(found, share)) => self.take_found(found, share),
                 None => {
-                    self.frames.pop();
-                    if self.frames.is_empty() {
-                        return None;
+                    let left = self.frames.pop()?;
+                    if !self.frames.is_empty() {
+                        self.leave(left);
+                        continue;
                     }
-                    self.ascend();
-                    return Some(Event::LeaveDirectory);
+                    for (origin, tally) in std::mem::take(&mut self.tops) {
+                        if tally.is_empty() {
+                            self.report_empty(origin);
+                        }
+                    }
+                    return self.events.pop_front();
                 }
             }
         }
@@ -554,5 +637,28 @@ mod tests {
         let real: Vec<&str> = real.iter().filter_map(|line| line.strip_prefix(&prefix)).collect();
         assert_eq!(real, walk(&double, &["/"], &excludes));
         assert_eq!(real, [".hidden/", " z", "a/", " x", "b/", "link -> b"]);
+    }
+
+    #[test]
+    fn a_named_directory_of_which_all_files_are_left_out_is_reported_and_others_are_not() {
+        let source = tree(&["/a/x.o", "/a/b/y.o", "/c/z", "/c/d/v.o", "/e/CACHEDIR.TAG", "/e/w"]);
+        source.put_file(Path::new("/e/CACHEDIR.TAG"), CACHE_SIGNATURE);
+        source.set_working_directory(Path::new("/a"));
+        let patterns = Patterns::parse([b"*.o".as_slice()], Case::Sensitive).unwrap();
+        let excludes = Excludes { patterns: vec![patterns], tags: vec![Tag::cache_directory()], ..Excludes::default() };
+        for (roots, reported) in [
+            (&["/a"][..], &["! /a"][..]),
+            (&["/c", "/a"], &["! /a"]),
+            (&["/c/d", "/c"], &["! /c/d"]),
+            (&["/a", "/a/b/y.o"], &[]),
+            (&["."], &["! ."]),
+            (&["/"], &[]),
+            (&["/e"], &["! /e"]),
+            (&["../e/.", "b"], &["! b", "! ../e"]),
+        ] {
+            let lines = walk(&source, roots, &excludes);
+            let errors: Vec<&String> = lines.iter().filter(|line| line.starts_with('!')).collect();
+            assert_eq!(errors, reported, "{roots:?}");
+        }
     }
 }

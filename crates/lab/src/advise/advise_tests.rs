@@ -204,7 +204,7 @@ fn a_table_that_is_full_estimates_within_its_error() {
     };
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
     let walk = || Walk::new(Arc::clone(&source), &options.roots, Arc::clone(&options.excludes)).unwrap();
-    let survey = Survey::of(&|| Ok(walk()), &options.roots, options.sample, 0, &Silent).unwrap();
+    let survey = Survey::of(&|| Ok(walk()), options.sample, 0, &Silent).unwrap();
     let mut scanner = Scanner::new(&options, &survey, Shares { batch_bytes: 1 << 20, slots: 4096 });
     let mut batches = Vec::new();
     let mut send = |batch| {

@@ -141,7 +141,7 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     options.roots.iter().try_for_each(|path| source.metadata(path).map(drop))?;
     let walk = || Walk::new(Arc::clone(&source), &options.roots, Arc::clone(&options.excludes));
     let (processor, waiting) = (processor_time(), waiting_time());
-    let survey = Survey::of(&|| Ok(walk()?), &options.roots, options.sample, options.seed, monitor)?;
+    let survey = Survey::of(&|| Ok(walk()?), options.sample, options.seed, monitor)?;
     let walk_processor = processor_time().saturating_sub(processor);
     let walk_time = start.elapsed().saturating_sub(waiting_time().saturating_sub(waiting)).max(walk_processor);
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use onefold_engine::Error;
 use onefold_engine::io::tree::SourceFile;
 use onefold_engine::monitor::{Action, Monitor};
-use onefold_engine::source::walk::{Event, Item, Walk};
+use onefold_engine::source::walk::{Contents, Event, Item, Walk};
 
-use super::survey::{Covered, Extent, Survey, UnitOf, is_stream};
+use super::survey::{Covered, Extent, Survey, UnitOf};
 use crate::processor::{processor_time, waiting_time};
 
 /// A file that reports no length is still read, up to this length, as by a backup: files of /proc and /sys do so.
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
                 break;
             }
             let read = match event {
-                Event::Entry(item) if is_stream(&item, roots) => {
+                Event::Entry(item) if item.contents != Contents::None => {
                     let root = root_of(&item.path, roots);
                     let of_root = |extent: Extent| Extent { unit: UnitOf { root, ..extent.unit }, ..extent };
                     let mut extents = self.survey.extents(&item).map(of_root).peekable();

@@ -6,12 +6,11 @@
 //! large files from deciding. Units form random groups, from which the error is estimated.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use anyhow::Result;
-use onefold_engine::io::tree::{EntryKind, SourceFile};
+use onefold_engine::io::tree::SourceFile;
 use onefold_engine::monitor::Monitor;
-use onefold_engine::source::walk::{Event, Item, Walk};
+use onefold_engine::source::walk::{Contents, Event, Item, Walk};
 use twox_hash::XxHash3_64;
 
 use super::clusters::{Cluster, Clusters, EXTENT_BYTES_MIN, PAGE_BYTES};
@@ -134,19 +133,13 @@ pub struct Extent {
 impl Survey {
     /// Walks the source twice: the first walk counts clusters, and so decides what a unit is; the second one counts bytes by the
     /// hash of their unit, so that a threshold can be chosen that the sample holds just enough of. `seed` chooses the sample.
-    pub fn of(
-        walk: &dyn Fn() -> Result<Walk>,
-        roots: &[PathBuf],
-        sample: Sample,
-        seed: u64,
-        monitor: &dyn Monitor,
-    ) -> Result<Self> {
+    pub fn of(walk: &dyn Fn() -> Result<Walk>, sample: Sample, seed: u64, monitor: &dyn Monitor) -> Result<Self> {
         let wanted = match sample {
             Sample::Bytes(wanted) => wanted,
             Sample::Everything => u64::MAX,
         };
         let mut clusters = Clusters::new(wanted);
-        let totals = each_file(walk()?, roots, monitor, &mut |item| clusters.add(item))?;
+        let totals = each_file(walk()?, monitor, &mut |item| clusters.add(item))?;
         if totals.bytes <= wanted {
             let class_bytes = std::array::from_fn(|class| if class == 0 { totals.bytes } else { 0 });
             let (choice, bytes_max) = (None, u64::MAX);
@@ -155,7 +148,7 @@ impl Survey {
         let mut histogram = Histogram::default();
         let mut divided_bytes = [0_u64; EXTENT_POWERS];
         let mut hole_bytes = 0;
-        each_file(walk()?, roots, monitor, &mut |item| {
+        each_file(walk()?, monitor, &mut |item| {
             let cluster = clusters.of(item);
             let size = item.metadata.size;
             if cluster.extent_bytes < cluster.largest
@@ -260,14 +253,14 @@ impl Histogram {
 }
 
 /// Calls `each` for every file of a walk, and counts. Unreadable files are reported when they are read.
-fn each_file(walk: Walk, roots: &[PathBuf], monitor: &dyn Monitor, each: &mut dyn FnMut(&Item)) -> Result<Totals> {
+fn each_file(walk: Walk, monitor: &dyn Monitor, each: &mut dyn FnMut(&Item)) -> Result<Totals> {
     let mut totals = Totals::default();
     for event in walk {
         if monitor.is_interrupted() {
             return Err(onefold_engine::Error::Interrupted.into());
         }
         match event {
-            Event::Entry(item) if is_stream(&item, roots) => {
+            Event::Entry(item) if item.contents != Contents::None => {
                 totals.files += 1;
                 totals.bytes = totals.bytes.saturating_add(item.metadata.size);
                 each(&item);
@@ -277,17 +270,6 @@ fn each_file(walk: Walk, roots: &[PathBuf], monitor: &dyn Monitor, each: &mut dy
         }
     }
     Ok(totals)
-}
-
-/// Returns true if an entry is read: a file, or a block device named by the user.
-pub fn is_stream(item: &Item, roots: &[PathBuf]) -> bool {
-    match item.metadata.kind {
-        EntryKind::File => true,
-        EntryKind::BlockDevice => roots.contains(&item.path),
-        EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice => {
-            false
-        }
-    }
 }
 
 /// Data of a file between its holes.

@@ -26,7 +26,16 @@ fn item(path: &str, size: u64) -> Item {
     let path = PathBuf::from(path);
     let name = path.file_name().unwrap().to_owned();
     let location = Location::new(MemTree::new().open_dir(Path::new("/")).unwrap(), name.as_ref());
-    Item { path, name, location, metadata, xattrs: Vec::new(), file_xattrs: None, link_target: None }
+    Item {
+        path,
+        name,
+        location,
+        metadata,
+        contents: Contents::File,
+        xattrs: Vec::new(),
+        file_xattrs: None,
+        link_target: None,
+    }
 }
 
 /// Chooses from files of these paths and lengths.
@@ -138,7 +147,7 @@ fn everything_is_read_if_the_sample_is_as_large() {
     let tree: Arc<dyn SourceTree> = Arc::new(tree);
     let roots = [PathBuf::from("/file")];
     let walk = || Ok(Walk::new(Arc::clone(&tree), &roots, Arc::default())?);
-    let of = |sample| Survey::of(&walk, &roots, sample, 0, &onefold_engine::monitor::Silent).unwrap();
+    let of = |sample| Survey::of(&walk, sample, 0, &onefold_engine::monitor::Silent).unwrap();
     assert!(of(Sample::Everything).is_everything() && of(Sample::Bytes(8)).is_everything());
     let survey = of(Sample::Bytes(7));
     assert!(!survey.is_everything() && survey.totals.bytes == 8);
