@@ -410,6 +410,9 @@ pub(crate) struct BackupArgs {
     pub(crate) compare: ParentArgs,
     #[command(flatten)]
     pub(crate) server: IndexServerArgs,
+    /// Store the times of the last access
+    #[arg(long)]
+    pub(crate) with_atime: bool,
     /// Ignore the inode and the change time when comparing files
     #[arg(long)]
     pub(crate) ignore_inode: bool,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use onefold_engine::backup::{BackupOptions, BaseChoices, Budget, Comparison, Unchanged};
+use onefold_engine::backup::{AccessTimes, BackupOptions, BaseChoices, Budget, Comparison, Unchanged};
 use onefold_engine::compress::Compression;
 use onefold_engine::identify::{IndexOptions, IndexPreset};
 use onefold_engine::io::os::{OsDisk, OsHost};
@@ -97,6 +97,7 @@ impl Fixture {
                 accelerator: None,
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
                 similarity: None,
+                access_times: AccessTimes::LeftOut,
                 bases: BaseChoices::default(),
             },
             heads: None,

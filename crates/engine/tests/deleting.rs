@@ -38,8 +38,6 @@ impl Restored {
 
     /// Backs up files, and directories whose names end in a slash.
     fn of(paths: &[&str]) -> Self {
-        let world = World::new(1);
-        let store = world.create(SMALL).unwrap();
         let source = MemTree::new();
         for path in paths {
             match path.strip_suffix('/') {
@@ -50,7 +48,14 @@ impl Restored {
         if paths.contains(&"sub/b") {
             source.edit(Path::new("/d/sub"), |metadata| metadata.mtime = Timestamp { seconds: 77, nanoseconds: 0 });
         }
-        world.backup(&store, &source, &Ask::default()).unwrap();
+        Self::backed_up(&source, 0)
+    }
+
+    fn backed_up(source: &MemTree, least_failures: u64) -> Self {
+        let world = World::new(1);
+        let store = world.create(SMALL).unwrap();
+        let report = world.backup(&store, source, &Ask::default()).unwrap().report;
+        assert!(least_failures <= report.failures);
         let snapshot = newest(&store).unwrap().unwrap().1;
         let (target, _) = world.restore(&store, &snapshot).unwrap();
         Self { world, store, snapshot, target, keep: BTreeSet::new() }
@@ -73,9 +78,8 @@ impl Restored {
         let notes = Arc::new(Notes::default());
         let monitor: Arc<dyn Monitor> = Arc::clone(&notes) as Arc<dyn Monitor>;
         let request = DeleteRequest {
-            tree: self.snapshot.tree,
+            snapshot: &self.snapshot,
             path: Path::new(""),
-            positions: &self.snapshot.source_positions(),
             filter,
             target,
             trust: Trust::Full,
@@ -335,6 +339,36 @@ fn where_the_snapshot_has_an_empty_directory_nothing_of_another_file_system_is_d
     assert!(restored.stands("/d/mounted/precious") && !restored.stands("/d/new"));
 }
 
+/// A backup that cannot read something has it not in its snapshot, although it is there.
+#[test]
+fn where_something_could_not_be_read_nothing_is_deleted() {
+    for unread in ["/d/m", "/d/sub", "/d/sub/deep/c"] {
+        let source = MemTree::new();
+        for file in ["/d/a", "/d/m", "/d/sub/b", "/d/sub/deep/c", "/d/other/x"] {
+            source.put_file(Path::new(file), b"x");
+        }
+        source.fail_open(Path::new(unread), std::io::ErrorKind::PermissionDenied);
+        let restored = Restored::backed_up(&source, 1);
+        let new = ["/d/new", "/d/sub/new", "/d/sub/deep/new", "/d/other/new"];
+        restored.put(&new);
+        let (_, failures) = restored.delete(&Filter::default(), false);
+        assert_eq!(failures, Vec::<String>::new());
+        for path in new {
+            // A directory that cannot be listed is empty in the snapshot.
+            let is_kept = Path::new(path).parent() == Path::new(unread).parent() || Path::new(path).starts_with(unread);
+            assert_eq!(restored.stands(path), is_kept, "{unread} {path}");
+        }
+    }
+    let source = MemTree::new();
+    source.put_file(Path::new("/a"), b"x");
+    source.put_file(Path::new("/d/x"), b"x");
+    source.fail_open(Path::new("/a"), std::io::ErrorKind::PermissionDenied);
+    let restored = Restored::backed_up(&source, 1);
+    restored.put(&["/a", "/d/new"]);
+    restored.delete(&Filter::default(), false);
+    assert!(restored.stands("/a") && !restored.stands("/d/new"));
+}
+
 #[test]
 fn left_by_a_single_file_nothing_is_deleted() {
     let restored = Restored::new();
@@ -344,9 +378,8 @@ fn left_by_a_single_file_nothing_is_deleted() {
     let monitor: Arc<dyn Monitor> = Arc::new(Notes::default());
     let filter = Filter::default();
     let request = DeleteRequest {
-        tree: restored.snapshot.tree,
+        snapshot: &restored.snapshot,
         path: Path::new("/d/a"),
-        positions: &restored.snapshot.source_positions(),
         filter: &filter,
         target: &restored.target,
         trust: Trust::Full,

@@ -20,12 +20,13 @@ use onefold_engine::object::store::Created;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{MetadataSink, Recipe, RecipeItem};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::snapshot::OwnerNames;
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, read_slots, replace_slot, unlock};
 use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::tree::{Child, Content, Entry, Link};
+use onefold_engine::tree::{Child, Content, Entry, EntryNotes, Link};
 use onefold_engine::types::{Chunk, ChunkKind, Fingerprint, Sequence, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 
@@ -132,6 +133,8 @@ impl Forger {
             gid: 0,
             paths: Vec::new(),
             positions: Vec::new(),
+            is_incomplete: false,
+            owners: OwnerNames::default(),
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,
@@ -175,6 +178,7 @@ fn entry(name: &[u8], kind: EntryKind, content: Content) -> Entry {
         xattrs: Vec::new(),
         link: None,
         content,
+        notes: EntryNotes::default(),
     }
 }
 

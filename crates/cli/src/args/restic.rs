@@ -5,16 +5,14 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand};
 
 /// Options of restic without a value that have no meaning here. Only `ONEFOLD_COMPAT=restic` accepts them.
-const SWITCHES: [&str; 9] = [
+const SWITCHES: [&str; 7] = [
     "--insecure-tls",
     "--no-extra-verify",
     INSECURE_NO_PASSWORD,
     "--check-unused",
     "--with-cache",
-    "--with-atime",
     "--use-fs-snapshot",
     "--sparse",
-    "--ownership-by-name",
 ];
 
 /// Options of the same kind that take a value.

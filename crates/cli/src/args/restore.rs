@@ -72,10 +72,17 @@ pub(crate) struct RestoreArgs {
 
 /// Options of `restore` about metadata.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct MetadataArgs {
     /// Leave every file to the user who restores it
     #[arg(long)]
     pub(crate) no_ownership: bool,
+    /// Restore owners by their numbers, not by their names
+    #[arg(long, conflicts_with_all = ["no_ownership", "ownership_by_name"])]
+    pub(crate) numeric_owner: bool,
+    /// Restore owners by their names, where this host knows them; this is the default
+    #[arg(long, conflicts_with = "no_ownership")]
+    pub(crate) ownership_by_name: bool,
     /// Restore no extended attributes and ACLs
     #[arg(long, conflicts_with_all = ["include_xattr", "exclude_xattr"])]
     pub(crate) no_xattrs: bool,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
 use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
-use onefold_engine::backup::{BackupOptions, BaseChoices, Comparison, Monitor, Unchanged, dry_run};
+use onefold_engine::backup::{AccessTimes, BackupOptions, BaseChoices, Comparison, Monitor, Unchanged, dry_run};
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
@@ -135,6 +135,7 @@ fn plan(
         budget: settings.budget(),
         accelerator: None,
         scratch: cache.scratch(),
+        access_times: if args.with_atime { AccessTimes::Stored } else { AccessTimes::LeftOut },
         similarity: (!args.no_similarity).then(Limits::default),
         bases: BaseChoices::default(),
     })

@@ -54,7 +54,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DumpArgs) -> Resu
         let host = Arc::clone(&opened.store.host);
         let links = SpillMap::new(scratch.disk, scratch.dir, host, "hard links", settings.memory_bytes / 8)?;
         let links = FirstPaths::new(links);
-        let sources = Sources { output, interrupt: &interrupt, reader: &mut reader, fetcher: &mut fetcher, links };
+        let (interrupt, owners) = (&interrupt, &snapshot.owners);
+        let sources = Sources { output, interrupt, reader: &mut reader, fetcher: &mut fetcher, links, owners };
         let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let base = base.as_os_str().as_bytes();
         match args.archive {

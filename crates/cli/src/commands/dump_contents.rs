@@ -8,6 +8,7 @@ use onefold_engine::Error;
 use onefold_engine::restore::dump;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::links::FirstPaths;
+use onefold_engine::snapshot::OwnerNames;
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::HintedEntry;
 use onefold_engine::store::walk::{Event, TreeWalk};
@@ -31,6 +32,8 @@ pub(super) struct Sources<'a> {
     pub(super) fetcher: &'a mut Fetcher,
     /// First names of inodes that have several.
     pub(super) links: FirstPaths,
+    /// Names of owners.
+    pub(super) owners: &'a OwnerNames,
 }
 
 /// Appends every entry below a directory, whose path in the snapshot is `base`, to an archive: a directory before its

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::io::tree::EntryKind;
 use onefold_engine::restore::links::{Origin, SharedInode};
+use onefold_engine::snapshot::OwnerNames;
 use onefold_engine::store::cursor::HintedEntry;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
@@ -52,6 +53,7 @@ fn append(
         }
         sources.links.insert(inode, path, Origin::Snapshot)?;
     }
+    append_records(builder, sources.owners, entry, &mut header)?;
     match &entry.content {
         Content::Symlink { target } => {
             let written = if target.len() <= LINK_LEN_MAX {
@@ -81,6 +83,33 @@ fn append(
             builder.get_mut().write_all(zeros.get(..rest).unwrap_or_default()).context(WRITING)
         }
     }
+}
+
+/// Longest name of an owner that fits in a header.
+const OWNER_LEN_MAX: usize = 31;
+
+/// Sets the names of the owner, and appends what does not fit in a header: longer names, and extended attributes.
+fn append_records(
+    builder: &mut Builder<&mut dyn Write>,
+    owners: &OwnerNames,
+    entry: &Entry,
+    header: &mut Header,
+) -> Result<()> {
+    let mut records: Vec<(String, &[u8])> = Vec::new();
+    let (user, group) = (owners.users.get(&entry.uid), owners.groups.get(&entry.gid));
+    for (key, name) in [("uname", user), ("gname", group)] {
+        match name {
+            Some(name) if OWNER_LEN_MAX < name.len() => records.push((key.to_owned(), name.as_bytes())),
+            Some(name) if key == "uname" => header.set_username(name)?,
+            Some(name) => header.set_groupname(name)?,
+            None => {}
+        }
+    }
+    // The format knows no other names of attributes.
+    let named = entry.xattrs.iter().filter_map(|xattr| Some((xattr.name.to_str()?, &*xattr.value)));
+    let named = named.filter(|(name, _)| !name.contains('='));
+    records.extend(named.map(|(name, value)| (format!("SCHILY.xattr.{name}"), value)));
+    builder.append_pax_extensions(records.iter().map(|(key, value)| (&**key, *value))).context(WRITING)
 }
 
 /// Returns the header of an entry, without its name. It holds no times before 1970 and no fractions of a second.

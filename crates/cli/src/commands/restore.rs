@@ -20,10 +20,12 @@ use onefold_engine::restore::{
     DeleteRequest, Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport,
     RestoreRequest, delete, ensure_apart, find_entry, restore,
 };
+use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::Store;
 
 use crate::args::restore::{MetadataArgs, OverwriteArg, RestoreArgs};
+use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
@@ -67,7 +69,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs)
         let read = [(&*found.opened.directory, "repository"), (&*found.cache.directory, "index")];
         ensure_apart(&OsSource::new(), target, &read).context("--target")?;
     }
-    let choice = metadata(args)?;
+    let choice = metadata(settings, args, snapshot)?;
     let target = target(args, when, choice.clone())?;
     let shown = args.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
@@ -172,9 +174,8 @@ fn delete_others(
     };
     let monitor: Arc<dyn Monitor> = Arc::clone(progress) as Arc<dyn Monitor>;
     let request = DeleteRequest {
-        tree: found.snapshot.tree,
+        snapshot: &found.snapshot,
         path: Path::new(&found.path),
-        positions: &found.snapshot.source_positions(),
         filter,
         target: &target,
         trust: trust(args, &found.opened),
@@ -229,12 +230,16 @@ fn target(args: &RestoreArgs, when: Option<OverwriteArg>, choice: MetadataChoice
 }
 
 /// Returns the metadata that is restored.
-fn metadata(args: &RestoreArgs) -> Result<MetadataChoice> {
+fn metadata(settings: &Settings, args: &RestoreArgs, snapshot: &Snapshot) -> Result<MetadataChoice> {
     let patterns = |texts: &[OsString]| {
         let texts = texts.iter().map(|text| text.as_bytes());
         Patterns::parse(texts, Case::Sensitive).map(|patterns| vec![patterns])
     };
-    let MetadataArgs { no_ownership, no_xattrs, include_xattr, exclude_xattr } = &args.metadata;
+    let MetadataArgs { no_ownership, numeric_owner, ownership_by_name, no_xattrs, include_xattr, exclude_xattr } =
+        &args.metadata;
+    // restic's default is by number.
+    let is_by_name = *ownership_by_name || settings.dialect == Dialect::Onefold && !numeric_owner;
+    let owners = if is_by_name { MetadataChoice::by_name(&snapshot.owners) } else { MetadataChoice::default() };
     let attributes: Option<Arc<dyn SelectAttributes>> = if *no_xattrs {
         Some(Arc::new(Filter { exclude: patterns(&["*".into()])?, ..Filter::default() }))
     } else if !include_xattr.is_empty() {
@@ -244,7 +249,7 @@ fn metadata(args: &RestoreArgs) -> Result<MetadataChoice> {
     } else {
         None
     };
-    Ok(MetadataChoice { omits_owners: *no_ownership, attributes })
+    Ok(MetadataChoice { omits_owners: *no_ownership, attributes, ..owners })
 }
 
 /// Returns true if a directory that does not exist would not tell names apart that differ only in case, as the one that it

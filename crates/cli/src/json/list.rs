@@ -123,7 +123,7 @@ pub(crate) struct NodeFields {
     mode: u32,
     permissions: String,
     mtime: String,
-    /// Time of the last change: access times are not stored, as in restic by default.
+    /// Time of the last change, unless the backup stored access times, as in restic.
     atime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     ctime: Option<String>,
@@ -148,7 +148,7 @@ impl NodeFields {
             mode: text::go_mode(entry.kind, entry.mode),
             permissions: text::permissions(entry.kind, entry.mode),
             mtime: text::rfc3339(entry.mtime),
-            atime: text::rfc3339(entry.mtime),
+            atime: text::rfc3339(entry.notes.atime.unwrap_or(entry.mtime)),
             ctime,
             inode: inode.or(entry.link.map(|link| link.inode)),
         }

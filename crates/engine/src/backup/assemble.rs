@@ -1,5 +1,6 @@
 //! From references in stream order to recipes, trees and the root of a snapshot.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::monitor::{Action, Monitor};
 use crate::recipe::RecipeBuilder;
 use crate::recipe::builder::BuiltRecipe;
-use crate::snapshot::Summary;
+use crate::snapshot::{OWNER_NAMES_MAX, Summary};
 use crate::store::Store;
 use crate::store::cursor::HintedEntry;
 use crate::store::manifests::{ManifestBuilder, UsedBytes};
@@ -36,10 +37,22 @@ pub(crate) struct Assembler {
     pub(crate) summary: Summary,
     /// Things that could not be read.
     pub(crate) failures: u64,
+    /// True if entries of the root could not be read.
+    is_incomplete: bool,
+    owners: Owners,
+}
+
+/// Numbers of the owners of entries, at most [`OWNER_NAMES_MAX`] users and as many groups.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Owners {
+    /// Users.
+    pub(crate) users: BTreeSet<u32>,
+    /// Groups.
+    pub(crate) groups: BTreeSet<u32>,
 }
 
 /// A tree that is complete.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BuiltTree {
     /// Its root.
     pub(crate) tree: Fingerprint,
@@ -47,6 +60,10 @@ pub(crate) struct BuiltTree {
     pub(crate) summary: Summary,
     /// Things that could not be read.
     pub(crate) failures: u64,
+    /// True if entries of the root could not be read.
+    pub(crate) is_incomplete: bool,
+    /// Owners of its entries.
+    pub(crate) owners: Owners,
 }
 
 #[derive(Debug)]
@@ -93,6 +110,8 @@ impl Assembler {
             manifest,
             summary: Summary::default(),
             failures: 0,
+            is_incomplete: false,
+            owners: Owners::default(),
         }
     }
 
@@ -143,15 +162,25 @@ impl Assembler {
     pub(crate) fn finish(self, sink: &mut IdentifyStage<'_>) -> Result<BuiltTree> {
         assert!(self.open.is_empty(), "the walk leaves every directory that it entered");
         let tree = self.root.finish(&self.store.keys, sink)?;
-        Ok(BuiltTree { tree, summary: self.summary, failures: self.failures })
+        let Self { summary, failures, is_incomplete, owners, .. } = self;
+        Ok(BuiltTree { tree, summary, failures, is_incomplete, owners })
     }
 
     fn fail(&mut self, path: &Path, error: &Error) {
         self.failures += 1;
+        match self.open.last_mut() {
+            Some(directory) => directory.start.entry.notes.is_incomplete = true,
+            None => self.is_incomplete = true,
+        }
         self.monitor.failure(path, error);
     }
 
     fn push(&mut self, entry: &Entry, hints: &[Option<ContainerId>], sink: &mut IdentifyStage<'_>) -> Result<()> {
+        for (owners, id) in [(&mut self.owners.users, entry.uid), (&mut self.owners.groups, entry.gid)] {
+            if owners.len() < OWNER_NAMES_MAX {
+                owners.insert(id);
+            }
+        }
         let builder = self.open.last_mut().map_or(&mut self.root, |directory| &mut directory.builder);
         builder.push(entry, hints, &self.store.keys, sink)
     }

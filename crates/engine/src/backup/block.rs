@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::pipeline::BufferPool;
 use crate::store::cursor::HintedEntry;
+use crate::tree::EntryNotes;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
 
@@ -339,5 +340,6 @@ pub(crate) fn entry_of(name: Vec<u8>, metadata: &Metadata, content: Content) -> 
         xattrs: Vec::new(),
         link,
         content,
+        notes: EntryNotes { atime: Some(metadata.atime.0), is_incomplete: false },
     }
 }

@@ -13,12 +13,23 @@ use crate::tree::{Content, Entry};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryRule {
     entry_bytes_max: usize,
+    access_times: AccessTimes,
+}
+
+/// Whether entries have the time of their last access. With it, a directory changes in each backup after it was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AccessTimes {
+    /// They do not.
+    #[default]
+    LeftOut,
+    /// They do.
+    Stored,
 }
 
 impl EntryRule {
     /// Entries take at most so many bytes.
-    pub(super) fn new(entry_bytes_max: u32) -> Self {
-        Self { entry_bytes_max: entry_bytes_max as usize }
+    pub(super) fn new(entry_bytes_max: u32, access_times: AccessTimes) -> Self {
+        Self { entry_bytes_max: entry_bytes_max as usize, access_times }
     }
 
     /// Begins a file with the metadata of its open handle.
@@ -32,6 +43,7 @@ impl EntryRule {
         let metadata = file.opened();
         let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
         let mut entry = entry_of(name.clone(), &Metadata { kind: EntryKind::File, ..metadata.clone() }, content);
+        self.choose_notes(&mut entry);
         match file.xattrs() {
             Ok(xattrs) => self.attach(&mut entry, xattrs, path, block),
             Err(error) => block.push(Step::Failed(path.clone(), error)),
@@ -40,8 +52,13 @@ impl EntryRule {
         file
     }
 
-    /// Sets the attributes of an entry. If they exceed what an entry can hold, reports that and leaves them out.
+    fn choose_notes(self, entry: &mut Entry) {
+        entry.notes.atime = entry.notes.atime.filter(|_| self.access_times == AccessTimes::Stored);
+    }
+
+    /// Sets the attributes of an entry, and its access time if that is wanted. If they exceed what an entry can hold, reports that and leaves them out.
     pub(super) fn attach<B>(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block<B>) {
+        self.choose_notes(entry);
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
         // Half for the attributes leaves the other half for name, link target and references.
         if self.entry_bytes_max / 2 < bytes {

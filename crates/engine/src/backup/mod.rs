@@ -39,6 +39,7 @@ pub use base_stages::BaseChoices;
 use base_stages::{METADATA_COMPRESSING_PART, METADATA_DEPTH};
 pub use bases::{ChooseBases, NewRegion, OpenedCandidate, OpenedRegion, PlacedRegion, Proposal};
 pub use dry_run::{DryRun, dry_run};
+pub use entry::AccessTimes;
 pub use parent::Comparison;
 pub use reuse::{ChunkFinder, Proof, Reuse};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};

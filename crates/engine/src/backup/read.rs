@@ -9,6 +9,7 @@ use crate::backup::block::{
     BLOCK_BYTES, BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, DirectoryStart, Event, Input, ParentDirectory, Step,
     entry_of,
 };
+use crate::backup::entry::AccessTimes;
 use crate::backup::entry::EntryRule;
 use crate::backup::long_file::{LongReader, read_part};
 use crate::backup::parent::Parent;
@@ -44,8 +45,8 @@ pub(crate) struct FileReader {
 
 impl FileReader {
     /// Entries take at most so many bytes.
-    pub(crate) fn new(entry_bytes_max: u32) -> Self {
-        Self { entries: EntryRule::new(entry_bytes_max) }
+    pub(crate) fn new(entry_bytes_max: u32, access_times: AccessTimes) -> Self {
+        Self { entries: EntryRule::new(entry_bytes_max, access_times) }
     }
 
     /// Reads the unread files of a block, each as it is when it is opened.

@@ -7,6 +7,7 @@ use crate::accelerator::Accelerator;
 use crate::backup::Budget;
 use crate::backup::block::{FileEnd, Step};
 use crate::backup::cut::CutEvent;
+use crate::backup::entry::AccessTimes;
 use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::error::Result;
@@ -55,7 +56,7 @@ pub fn record(
     monitor: &dyn Monitor,
     each: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
 ) -> Result<u64> {
-    let files = FileReader::new(ENTRY_BYTES_MAX);
+    let files = FileReader::new(ENTRY_BYTES_MAX, AccessTimes::LeftOut);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
     let reader = SourceReader::new(files, walk, None);
     let ingest = Ingest::new(driver, reader, files, options.rule, (&options.budget, options.accelerator.as_ref()));

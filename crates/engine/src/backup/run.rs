@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::accelerator::Accelerator;
 use crate::backup::Budget;
-use crate::backup::assemble::{Assembler, BuiltTree};
+use crate::backup::assemble::{Assembler, BuiltTree, Owners};
 use crate::backup::base_stages::BaseChoices;
 use crate::backup::cut::{CutBlock, CutEvent};
+use crate::backup::entry::AccessTimes;
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::parent::{Comparison, Parent};
@@ -24,7 +25,7 @@ use crate::monitor::Monitor;
 use crate::pipeline::Permits;
 use crate::pipeline::driver::Driver;
 use crate::similarity::choose::Limits;
-use crate::snapshot::{IndexNote, Snapshot, Summary};
+use crate::snapshot::{IndexNote, OwnerNames, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
@@ -75,6 +76,8 @@ pub struct BackupOptions {
     pub accelerator: Option<Accelerator>,
     /// Directory for spilled state.
     pub scratch: Scratch,
+    /// Whether entries have the time of their last access.
+    pub access_times: AccessTimes,
     /// Limits of the search for similar regions, in a repository of format 2; `None`: new regions are compressed alone.
     pub similarity: Option<Limits>,
     /// Choose what new regions are compressed against, instead of that search.
@@ -130,7 +133,7 @@ pub fn backup(
         bases: options.bases.clone(),
     };
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
-    let files = FileReader::new(store.config.entry_bytes_max());
+    let files = FileReader::new(store.config.entry_bytes_max(), options.access_times);
     let listing = Listing::Session { manifest: &writer.manifest, chains: writer.stage.base_chains() };
     let (reader, positions) = open_reader((store, session), source, (files, monitor), options, listing)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
@@ -141,6 +144,9 @@ pub fn backup(
     let summary = writer.summarize(built.summary)?;
     let mut snapshot = snapshot_of(options, time, file_clock, built.tree, summary);
     snapshot.set_positions(&positions);
+    snapshot.is_incomplete = built.is_incomplete;
+    let Owners { users, groups } = built.owners;
+    snapshot.owners = OwnerNames::look_up(users, |id| source.user_name(id), groups, |id| source.group_name(id));
     if monitor.is_interrupted() {
         return Err(Error::Interrupted);
     }
@@ -222,6 +228,8 @@ fn snapshot_of(
         gid: options.gid,
         paths: options.paths.clone(),
         positions: Vec::new(),
+        is_incomplete: false,
+        owners: OwnerNames::default(),
         tags: options.tags.clone(),
         excludes: options.exclude_texts.clone(),
         parent: options.parent.as_ref().map(|(session, _)| *session),

@@ -186,7 +186,7 @@ fn compare(before: &Metadata, now: &Metadata) -> Stability {
 mod tests {
     use super::*;
     use crate::backup::block::Buffers;
-    use crate::io::tree::Xattr;
+    use crate::io::tree::{AccessTime, Xattr};
     use crate::types::Timestamp;
 
     /// A file that reports a size of 0 and has bytes all the same.
@@ -226,6 +226,7 @@ mod tests {
             uid: 0,
             gid: 0,
             mtime: time,
+            atime: AccessTime::default(),
             ctime: time,
             size: 0,
             device: 1,

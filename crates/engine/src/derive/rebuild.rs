@@ -30,6 +30,8 @@ pub(crate) struct RebuiltTree {
     pub(crate) files: u64,
     /// Bytes of these files.
     pub(crate) bytes: u64,
+    /// True if its root lacks entries that are lost.
+    pub(crate) is_incomplete: bool,
 }
 
 /// A directory that is being built again.
@@ -49,6 +51,8 @@ struct Directory {
     is_changed: bool,
     /// True if a part of the list cannot be read.
     is_cut: bool,
+    /// True if it lacks entries that are lost, or has them under other names.
+    is_incomplete: bool,
 }
 
 /// Changes to the entries of a tree that is built again.
@@ -120,7 +124,8 @@ impl<'a> Rebuild<'a> {
         monitor: &dyn Monitor,
     ) -> Result<RebuiltTree> {
         let mut walk = TreeWalk::new(root, b"", self.directory(None, root));
-        let mut top = RebuiltTree { tree: root, is_changed: false, entries: 0, files: 0, bytes: 0 };
+        let mut top =
+            RebuiltTree { tree: root, is_changed: false, entries: 0, files: 0, bytes: 0, is_incomplete: false };
         while let Some(event) = walk.next(self.reader, monitor)? {
             let path = if walk.path().is_empty() { b"/".as_slice() } else { walk.path() };
             let path = PathBuf::from(OsStr::from_bytes(path));
@@ -131,7 +136,7 @@ impl<'a> Rebuild<'a> {
                     match edit.entry(&path, hinted, &mut sink)? {
                         Edited::LeftOut => innermost.is_changed = true,
                         Edited::Changed(hinted) => {
-                            innermost.is_changed = true;
+                            (innermost.is_changed, innermost.is_incomplete) = (true, true);
                             self.count(&hinted.entry);
                             self.hold(innermost, hinted)?;
                         }
@@ -153,23 +158,27 @@ impl<'a> Rebuild<'a> {
                     }
                     let is_left_out = is_cut && entries == 0 && innermost.entry.is_some();
                     let left = if is_left_out { None } else { Some(self.finish(innermost)?) };
-                    let is_changed = innermost.is_changed;
+                    let (is_changed, is_incomplete) = (innermost.is_changed, innermost.is_incomplete);
                     let mut above = walk.levels().iter_mut().nth_back(1).map(|level| &mut level.state);
                     if let Some(above) = &mut above {
                         above.is_changed |= is_changed;
+                        above.is_incomplete |= is_left_out;
                     }
                     match (left, above) {
                         (Some((Some(entry), node)), Some(above)) => {
-                            let entry = Entry { content: Content::Directory { node }, ..entry };
+                            let mut entry = Entry { content: Content::Directory { node }, ..entry };
+                            entry.notes.is_incomplete |= is_incomplete;
                             self.append(above, &HintedEntry { entry, hints: Vec::new() })?;
                         }
-                        (Some((_, node)), _) => top = RebuiltTree { tree: node, is_changed, entries, ..top },
+                        (Some((_, node)), _) => {
+                            top = RebuiltTree { tree: node, is_changed, entries, is_incomplete, ..top }
+                        }
                         (None, _) => {}
                     }
                 }
                 Event::Unreadable(error) => {
                     edit.unreadable(&path, error)?;
-                    (innermost.is_cut, innermost.is_changed) = (true, true);
+                    (innermost.is_cut, innermost.is_changed, innermost.is_incomplete) = (true, true, true);
                 }
             }
         }
@@ -185,6 +194,7 @@ impl<'a> Rebuild<'a> {
             entries: 0,
             is_changed: false,
             is_cut: false,
+            is_incomplete: false,
         }
     }
 

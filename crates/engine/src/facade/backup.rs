@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::backup::AccessTimes;
 use crate::backup::{BackupOptions, BaseChoices, Comparison, Unchanged};
 use crate::check::LostHeads;
 use crate::error::{Error, Result};
@@ -223,6 +224,7 @@ impl<'a> Backup<'a> {
             accelerator: None,
             scratch: repository.cache.scratch(),
             similarity: Some(Limits::default()),
+            access_times: AccessTimes::LeftOut,
             bases: BaseChoices::default(),
         };
         Ok(BackupRequest {

@@ -8,7 +8,7 @@ use crate::facade::failures::{Failure, Operation, Recorder};
 use crate::facade::{Repository, bytes_of, monitor_or_silent};
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
-use crate::io::tree::Trust;
+use crate::io::tree::{MetadataChoice, Trust};
 use crate::monitor::Monitor;
 use crate::repo::{Selection, SnapshotName};
 use crate::restore::{self, Effect, Filter, FullDirectories, Overwrite, RestoreRequest};
@@ -127,7 +127,7 @@ impl<'a> Restore<'a> {
             tree: snapshot.tree,
             path: Path::new(&path),
             filter: Filter { include: compile(&self.include)?, exclude: compile(&self.exclude)? },
-            target: Arc::new(OsTarget::create(&self.target)?),
+            target: Arc::new(OsTarget::create(&self.target)?.with_metadata(MetadataChoice::by_name(&snapshot.owners))),
             effect: Effect::Write,
             overwrite: self.overwrite,
             full_directories: FullDirectories::Keep,

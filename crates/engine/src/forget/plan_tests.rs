@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use crate::forget::calendar::seconds_of;
 use crate::forget::*;
+use crate::snapshot::OwnerNames;
 use crate::snapshot::{Snapshot, Summary};
 use crate::types::{Fingerprint, SessionId, Timestamp};
 
@@ -73,6 +74,8 @@ fn snapshot(time: Timestamp, tags: &[&str]) -> Snapshot {
         gid: 0,
         paths: vec![b"/home".to_vec()],
         positions: Vec::new(),
+        is_incomplete: false,
+        owners: OwnerNames::default(),
         tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         excludes: Vec::new(),
         parent: None,

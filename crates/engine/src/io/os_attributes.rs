@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::io::os_entry::{self, LastLink, handle_path, retry};
 use crate::io::tree::{EntryKind, Identity, Metadata, MetadataChoice, Omission, Trust, Unset, Xattr};
+use crate::types::Timestamp;
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -160,12 +161,13 @@ impl Subject<'_> {
 
     fn set_times(&self, wanted: &Metadata, unset: &mut Unset) {
         // The kernel gives greater values meanings of their own.
-        if 999_999_999 < wanted.mtime.nanoseconds {
-            unset.failures.push(format!("modification time cannot be set: {} nanoseconds", wanted.mtime.nanoseconds));
+        let nanoseconds = wanted.mtime.nanoseconds.max(wanted.atime.0.nanoseconds);
+        if 999_999_999 < nanoseconds {
+            unset.failures.push(format!("modification time cannot be set: {nanoseconds} nanoseconds"));
             return;
         }
-        let time = Timespec { tv_sec: wanted.mtime.seconds, tv_nsec: i64::from(wanted.mtime.nanoseconds) };
-        let times = Timestamps { last_access: time, last_modification: time };
+        let time = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) };
+        let times = Timestamps { last_access: time(wanted.atime.0), last_modification: time(wanted.mtime) };
         let outcome = retry(|| match self {
             Self::File(file) => rustix::fs::futimens(file, &times),
             Self::Entry(handle, path) => match rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()) {
@@ -486,7 +488,7 @@ mod tests {
     fn nobody_gains_rights_by_the_loss_of_an_owner_or_an_acl() {
         let fixture = Fixture::new();
         let wanted = |mode: u32| Metadata { uid: 1, gid: 2, ..fixture.metadata(EntryKind::File, mode) };
-        let choice = MetadataChoice { omits_owners: true, attributes: None };
+        let choice = MetadataChoice { omits_owners: true, ..MetadataChoice::default() };
         for (mode, without_group, without_owner) in [
             (0o644, 0o644, 0o644),
             (0o664, 0o644, 0o664),
@@ -529,7 +531,7 @@ mod tests {
                 name == "user.kept"
             }
         }
-        let choice = MetadataChoice { omits_owners: false, attributes: Some(Arc::new(Kept)) };
+        let choice = MetadataChoice { attributes: Some(Arc::new(Kept)), ..MetadataChoice::default() };
         let found = ["system.posix_acl_access", "user.kept", "user.there"].map(|name| xattr(name, b"1"));
         let wanted = ["system.posix_acl_access", "user.other"].map(|name| xattr(name, b"2"));
         let changes = Changes::of(found.to_vec(), &wanted, (Trust::Full, &choice));

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxAttributes, St
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::io::tree::{EntryKind, Metadata, Xattr, name_bytes};
+use crate::io::tree::{AccessTime, EntryKind, Metadata, Xattr, name_bytes};
 use crate::types::Timestamp;
 
 /// Maximum length of a path in one system call, in bytes: `PATH_MAX` without the final NUL.
@@ -44,6 +44,7 @@ fn metadata_of(stat: &Statx) -> Result<Metadata, Errno> {
         uid: stat.stx_uid,
         gid: stat.stx_gid,
         mtime: Timestamp { seconds: stat.stx_mtime.tv_sec, nanoseconds: stat.stx_mtime.tv_nsec },
+        atime: AccessTime(Timestamp { seconds: stat.stx_atime.tv_sec, nanoseconds: stat.stx_atime.tv_nsec }),
         ctime: Timestamp { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec },
         size: stat.stx_size,
         device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),

@@ -1,6 +1,7 @@
 //! Names and numbers of the user, the host's name and processors, the cache directory, and absolute paths.
 #![expect(clippy::disallowed_methods, reason = "the door")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,19 @@ pub fn user_name() -> String {
     let listed = std::fs::read_to_string(USERS).ok().and_then(|users| field_of(&users, uid, NAME_FIELD));
     let variable = |name| variable(name)?.into_string().ok().filter(|value| !value.is_empty());
     listed.or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
+}
+
+/// Returns the numbers that names of users, and of groups, have here. Leaves out names that the host does not know, and
+/// numbers that are the same.
+pub fn local_ids(
+    users: &BTreeMap<u32, String>,
+    groups: &BTreeMap<u32, String>,
+) -> (BTreeMap<u32, u32>, BTreeMap<u32, u32>) {
+    let local = |names: &BTreeMap<u32, String>, find: fn(&str) -> Option<u32>| {
+        let found = names.iter().filter_map(|(id, name)| Some((*id, find(name)?)));
+        found.filter(|(id, here)| id != here).collect()
+    };
+    (local(users, onefold_sys::user_id), local(groups, onefold_sys::group_id))
 }
 
 /// Returns the numbers of the user and the group that run this process.

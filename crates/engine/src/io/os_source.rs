@@ -78,6 +78,14 @@ impl SourceTree for OsSource {
         Ok(Arc::new(OsDirectory::of(handle, path)?))
     }
 
+    fn user_name(&self, uid: u32) -> Option<String> {
+        onefold_sys::user_name(uid)
+    }
+
+    fn group_name(&self, gid: u32) -> Option<String> {
+        onefold_sys::group_name(gid)
+    }
+
     fn canonical(&self, path: &Path) -> Result<PathBuf> {
         at("resolve", path, |location| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;

@@ -416,6 +416,11 @@ impl TargetTree for OsTarget {
         self.path.join(path).display().to_string()
     }
 
+    fn local_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let (users, groups) = &self.choice.local_ids;
+        (users.get(&uid).copied().unwrap_or(uid), groups.get(&gid).copied().unwrap_or(gid))
+    }
+
     fn user(&self) -> u32 {
         rustix::process::geteuid().as_raw()
     }

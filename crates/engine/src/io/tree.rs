@@ -1,6 +1,6 @@
 //! Trees of files: sources that a backup reads, and targets that a restore writes to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::io::{self, Read};
@@ -44,6 +44,8 @@ pub struct Metadata {
     pub gid: u32,
     /// Last modification of the contents.
     pub mtime: Timestamp,
+    /// Last access.
+    pub atime: AccessTime,
     /// Last change of the inode. The kernel sets it, and no process can set it back.
     pub ctime: Timestamp,
     /// Length in bytes, or the capacity of a block device.
@@ -56,6 +58,16 @@ pub struct Metadata {
     pub links: u64,
     /// Device number of a device entry, as the kernel encodes it (`st_rdev`).
     pub rdev: u64,
+}
+
+/// A time of the last access. It says nothing about an entry, and looking at one may change it: so all are equal.
+#[derive(Clone, Copy, Eq, Default, Debug)]
+pub struct AccessTime(pub Timestamp);
+
+impl PartialEq for AccessTime {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// Identity of a file or directory, independent of its names. While it exists, no other entry of this host has the same
@@ -95,6 +107,14 @@ pub trait SourceTree: Debug + Send + Sync {
     fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>>;
     /// Returns the absolute path without symbolic links, for comparing locations. The path must exist.
     fn canonical(&self, path: &Path) -> Result<PathBuf>;
+    /// Returns the name of a user, if the source knows one.
+    fn user_name(&self, _uid: u32) -> Option<String> {
+        None
+    }
+    /// Returns the name of a group, if the source knows one.
+    fn group_name(&self, _gid: u32) -> Option<String> {
+        None
+    }
 
     /// Returns the metadata of the entry.
     fn metadata(&self, path: &Path) -> Result<Metadata> {
@@ -279,6 +299,8 @@ pub enum Omission {
 pub struct MetadataChoice {
     /// True to leave every entry to the user who restores it.
     pub omits_owners: bool,
+    /// Numbers of users and groups in the snapshot whose names have other numbers here, with these.
+    pub local_ids: (BTreeMap<u32, u32>, BTreeMap<u32, u32>),
     /// Attributes that are set and removed; `None`: all. ACLs that the snapshot does not have are removed in any case.
     pub attributes: Option<Arc<dyn SelectAttributes>>,
 }
@@ -347,7 +369,7 @@ pub trait TargetTree: Debug + Send + Sync {
     fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed>;
     /// Removes the entry at the path: a file, a link, a special file or an empty directory.
     fn remove(&self, path: &Path) -> Result<()>;
-    /// Sets owner, mode and extended attributes, and last the modification time, also as access time. The attributes
+    /// Sets owner, mode and extended attributes, and last the times. The attributes
     /// replace those of the entry, except some that the system gives to every entry. Returns the metadata that could not
     /// be set, which is not an error.
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
@@ -356,6 +378,10 @@ pub trait TargetTree: Debug + Send + Sync {
     /// Returns the path as messages show it.
     fn display(&self, path: &Path) -> String {
         Path::new("/").join(path).display().to_string()
+    }
+    /// Returns the numbers that the user and the group of a snapshot have here.
+    fn local_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        (uid, gid)
     }
     /// Returns the user who owns new entries of the target.
     fn user(&self) -> u32 {

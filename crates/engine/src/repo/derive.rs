@@ -147,7 +147,8 @@ fn excludes(original: &Snapshot, exclusion: &Exclusion) -> Vec<String> {
 /// Returns a snapshot with another tree.
 pub(super) fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot {
     let &RebuiltTree { tree, files: files_processed, bytes: bytes_processed, .. } = rebuilt;
-    Snapshot { tree, summary: Summary { files_processed, bytes_processed, ..snapshot.summary }, ..snapshot }
+    let summary = Summary { files_processed, bytes_processed, ..snapshot.summary };
+    Snapshot { tree, summary, is_incomplete: snapshot.is_incomplete || rebuilt.is_incomplete, ..snapshot }
 }
 
 /// End of a session that did not fail.

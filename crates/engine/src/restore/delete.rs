@@ -15,7 +15,8 @@ use crate::monitor::Monitor;
 use crate::restore::partial::is_partial_name;
 use crate::restore::policy::Effect;
 use crate::restore::removal::{Outcome, Removal};
-use crate::restore::select::{Filter, Root};
+use crate::restore::select::{Filter, Root, localize};
+use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
 use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::tree::{Content, Entry};
@@ -33,12 +34,10 @@ pub enum PartialFiles {
 /// Request of a deletion.
 #[derive(Debug)]
 pub struct DeleteRequest<'a> {
-    /// Root of the snapshot's tree.
-    pub tree: Fingerprint,
+    /// The snapshot. Nothing is deleted in a directory that only leads to one of its sources.
+    pub snapshot: &'a Snapshot,
     /// The directory of it that was restored.
     pub path: &'a Path,
-    /// Paths in the tree that the sources stand at. Nothing is deleted in a directory that only leads to one.
-    pub positions: &'a BTreeSet<PathBuf>,
     /// Patterns of the restore; it deletes only what they select.
     pub filter: &'a Filter,
     /// Target of the restore.
@@ -71,14 +70,17 @@ pub struct DeleteReport {
 /// source, and one whose list in the snapshot is not whole or cannot be read in full, keep everything. What the filter leaves out stays, and so do the directories
 /// that lead to it.
 pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Result<DeleteReport> {
-    let Root::Directory { node, entry } = Root::find(reader, request.tree, request.path)? else {
+    let Root::Directory { node, entry } = Root::find(reader, request.target, (request.snapshot.tree, request.path))?
+    else {
         return Err(Error::invalid(format!(
             "{}: not a directory, so that there is nothing to delete next to it",
             request.path.display()
         )));
     };
     let names = request.path.components().filter(|part| matches!(part, Component::Normal(_)));
-    let mut run = Run { request, reader, above: names.collect(), has_acted: false, report: DeleteReport::default() };
+    let positions = request.snapshot.source_positions();
+    let mut run =
+        Run { request, reader, positions, above: names.collect(), has_acted: false, report: DeleteReport::default() };
     run.walk(node, entry)?;
     if !run.has_acted {
         request.monitor.note("nothing is deleted: no directory that was restored is part of what was backed up");
@@ -89,6 +91,8 @@ pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Resul
 struct Run<'a> {
     request: &'a DeleteRequest<'a>,
     reader: &'a mut MetadataReader,
+    /// Paths in the tree that the sources stand at.
+    positions: BTreeSet<PathBuf>,
     /// Path in the tree of the directory that was restored.
     above: PathBuf,
     /// True if something could be deleted in one of the directories.
@@ -122,7 +126,8 @@ impl Run<'_> {
             let path = walk.relative_path().to_path_buf();
             let Some(directory) = walk.state() else { break };
             match event {
-                Event::Entry(hinted) => {
+                Event::Entry(mut hinted) => {
+                    localize(self.request.target, &mut hinted.entry);
                     let device = directory.device;
                     self.compare(directory, &path, &hinted.entry);
                     if let Content::Directory { node } = hinted.entry.content
@@ -171,7 +176,7 @@ impl Run<'_> {
     /// the device of the directory that it is in.
     fn open(&mut self, path: &Path, entry: Option<Entry>, above: Option<u64>) -> Option<Directory> {
         let target = self.request.target;
-        let leads_only = !self.above.join(path).ancestors().any(|above| self.request.positions.contains(above));
+        let leads_only = !self.above.join(path).ancestors().any(|above| self.positions.contains(above));
         let listed = target.metadata(path).and_then(|existing| match existing {
             Some(existing) if existing.kind == EntryKind::Directory && !self.is_kept(&existing) => {
                 let names = if leads_only { Ok(Vec::new()) } else { target.list(path) };
@@ -201,13 +206,15 @@ impl Run<'_> {
         let candidates = candidates.map(|name| path.join(name));
         let candidates: Vec<PathBuf> =
             candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
-        // A backup that stays on one file system stores such a directory empty.
-        if directory.is_unseen_mount {
+        let is_incomplete =
+            directory.entry.as_ref().map_or(self.request.snapshot.is_incomplete, |entry| entry.notes.is_incomplete);
+        // A backup that stays on one file system stores the directory empty that another one is mounted on.
+        if directory.is_unseen_mount || is_incomplete {
             if !candidates.is_empty() {
+                let reason =
+                    if is_incomplete { "some of it could not be read" } else { "another file system is mounted there" };
                 let shown = self.request.target.display(path);
-                self.request
-                    .monitor
-                    .note(&format!("{shown}: {}, and the snapshot has nothing of it", Error::MountPoint));
+                self.request.monitor.note(&format!("{shown}: nothing in it is deleted, since {reason}"));
             }
             return Ok(());
         }

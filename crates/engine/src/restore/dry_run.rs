@@ -97,6 +97,10 @@ impl TargetTree for DryRunTarget {
         self.real.folds_case()
     }
 
+    fn local_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        self.real.local_owner(uid, gid)
+    }
+
     fn user(&self) -> u32 {
         self.real.user()
     }

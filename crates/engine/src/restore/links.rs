@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata};
 use crate::spill::SpillMap;
+use crate::tree::EntryNotes;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Timestamp;
 
@@ -41,7 +42,8 @@ impl SharedInode {
             }
             other @ (Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. }) => other.clone(),
         };
-        let common = Entry { name: Vec::new(), link: Some(Link { links: 0, ..link }), content, ..entry.clone() };
+        let link = Some(Link { links: 0, ..link });
+        let common = Entry { name: Vec::new(), link, content, notes: EntryNotes::default(), ..entry.clone() };
         let mut bytes = Vec::new();
         common.encode(&mut bytes);
         let mut inode = [0; INODE_LEN];
@@ -168,6 +170,7 @@ mod tests {
             xattrs: Vec::new(),
             link: Some(Link { device: 7, inode, links: 2 }),
             content: Content::File { ctime, inode, recipe: Recipe { level: 0, items } },
+            notes: EntryNotes::default(),
         }
     }
 

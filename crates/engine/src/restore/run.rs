@@ -46,7 +46,7 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     // What refers to chunks waits in a quarter of the last share; what is linked to may spill.
     let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
     let links = FirstPaths::new(request.scratch.map(&store.host, "hard links", share - share / 4)?);
-    let root = Root::find(&mut reader, request.tree, request.path)?;
+    let root = Root::find(&mut reader, &*target, (request.tree, request.path))?;
     if let Root::Directory { entry: Some(_), .. } = root {
         // An earlier restore may have left it read-only. It gets its mode again at the end.
         target.create_dir(Path::new(""))?;

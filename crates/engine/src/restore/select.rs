@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use crate::error::{Error, Result};
-use crate::io::tree::SelectAttributes;
+use crate::io::tree::{SelectAttributes, TargetTree};
 use crate::source::exclude::Patterns;
 use crate::store::MetadataReader;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
@@ -55,15 +55,25 @@ pub(super) enum Root {
 
 impl Root {
     /// Finds the entry at a path of a snapshot's tree.
-    pub(crate) fn find(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Self> {
-        let Some(found) = find_entry(reader, tree, path)? else {
+    pub(crate) fn find(
+        reader: &mut MetadataReader,
+        target: &dyn TargetTree,
+        (tree, path): (Fingerprint, &Path),
+    ) -> Result<Self> {
+        let Some(mut found) = find_entry(reader, tree, path)? else {
             return Ok(Self::Directory { node: tree, entry: None });
         };
+        localize(target, &mut found.entry);
         Ok(match &found.entry.content {
             Content::Directory { node } => Self::Directory { node: *node, entry: Some(found.entry) },
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => Self::Single(Box::new(found)),
         })
     }
+}
+
+/// Gives an entry the owner that its names have in a target.
+pub(super) fn localize(target: &dyn TargetTree, entry: &mut Entry) {
+    (entry.uid, entry.gid) = target.local_owner(entry.uid, entry.gid);
 }
 
 /// Finds the entry at a path of a snapshot's tree; `None` for the root itself.

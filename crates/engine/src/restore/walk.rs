@@ -13,7 +13,7 @@ use crate::restore::links::FirstPaths;
 use crate::restore::policy::Overwrite;
 use crate::restore::removal::Clearing;
 use crate::restore::request::{RestoreReport, RestoreRequest};
-use crate::restore::select::Root;
+use crate::restore::select::{Root, localize};
 use crate::restore::writing::is_fatal_at;
 use crate::store::MetadataReader;
 use crate::store::cursor::HintedEntry;
@@ -145,7 +145,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, walk: &mut TreeWalk<Directory>, hinted: HintedEntry, visitor: &mut dyn Visitor) -> Result<()> {
+    fn step(
+        &mut self,
+        walk: &mut TreeWalk<Directory>,
+        mut hinted: HintedEntry,
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        localize(&*self.target, &mut hinted.entry);
         let path = &walk.relative_path().to_path_buf();
         let shown = Path::new("/").join(path);
         if self.folds_case && walk.state().is_some_and(|directory| directory.is_folded(&hinted.entry)) {

@@ -465,7 +465,7 @@ pub(super) fn is_fatal_at(target: &dyn TargetTree, path: &Path, error: &Error) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::tree::Metadata;
+    use crate::io::tree::{AccessTime, Metadata};
     use crate::monitor::Silent;
     use crate::restore::partial::{Leftovers, Partial};
     use crate::restore::pending::FilePlan;
@@ -485,6 +485,7 @@ mod tests {
             uid: 1,
             gid: 2,
             mtime: MTIME,
+            atime: AccessTime::default(),
             ctime: MTIME,
             size,
             device: 0,

@@ -7,6 +7,7 @@
 
 use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
 use crate::snapshot::journal::{JournalNote, TAG_JOURNAL, TAG_MARK};
+use crate::snapshot::owners::{OwnerNames, TAG_GROUP_NAME, TAG_USER_NAME};
 use crate::types::{Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
@@ -36,6 +37,7 @@ pub(super) const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
 const TAG_POSITION: u8 = 143;
+const TAG_INCOMPLETE: u8 = 146;
 const REPEATED_TAGS: [u8; 6] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER, TAG_CONTAINERS];
 
 /// How a session ended.
@@ -113,6 +115,10 @@ pub struct Snapshot {
     /// Paths in the tree that these stand at, without those inside another one, if they are not the same. The empty path is the
     /// top.
     pub positions: Vec<Vec<u8>>,
+    /// True if the top directory lacks entries that could not be read.
+    pub is_incomplete: bool,
+    /// Names of the owners of its entries.
+    pub owners: OwnerNames,
     /// Labels that the user gave.
     pub tags: Vec<String>,
     /// Patterns that were left out.
@@ -230,6 +236,10 @@ impl Snapshot {
         for position in &self.positions {
             field(out, TAG_POSITION, |out| out.extend_from_slice(position));
         }
+        if self.is_incomplete {
+            field(out, TAG_INCOMPLETE, |_| {});
+        }
+        self.owners.encode(out);
         for tag in &self.tags {
             field(out, TAG_TAG, |out| out.extend_from_slice(tag.as_bytes()));
         }
@@ -272,6 +282,8 @@ impl Snapshot {
             gid: 0,
             paths: Vec::new(),
             positions: Vec::new(),
+            is_incomplete: false,
+            owners: OwnerNames::default(),
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,
@@ -298,6 +310,8 @@ impl Snapshot {
             TAG_OWNER => (self.uid, self.gid) = (value.varint32()?, value.varint32()?),
             TAG_PATH => self.paths.push(value.bytes(value.remaining())?.to_vec()),
             TAG_POSITION => self.positions.push(value.bytes(value.remaining())?.to_vec()),
+            TAG_INCOMPLETE => self.is_incomplete = true,
+            TAG_USER_NAME | TAG_GROUP_NAME => self.owners.take(tag, value)?,
             TAG_TAG => self.tags.push(text(value)?),
             TAG_EXCLUDE => self.excludes.push(text(value)?),
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
@@ -422,6 +436,7 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
 mod tests {
     use super::*;
     use crate::snapshot::journal::tests::journal_note;
+    use crate::snapshot::owners::OWNER_NAME_LEN_MAX;
     use crate::snapshot::session::{SessionBody, SessionKind};
     use crate::types::Process;
 
@@ -432,6 +447,11 @@ mod tests {
             hostname: "h\u{f6}st".into(),
             paths: vec![b"/\xff".to_vec(), b"/b".to_vec()],
             positions: vec![vec![], b"a/\xff".to_vec()],
+            is_incomplete: true,
+            owners: OwnerNames {
+                users: [(0, "root".to_owned()), (u32::MAX, "b".repeat(OWNER_NAME_LEN_MAX))].into(),
+                groups: [(7, "g\u{e4}".to_owned())].into(),
+            },
             tags: vec!["t".into()],
             excludes: vec!["*.o".into()],
             parent: Some(SessionId([2; 16])),
@@ -453,6 +473,22 @@ mod tests {
         assert_eq!(decode_commit(&bytes), Ok(body()));
         bytes.extend_from_slice(&[100, 1, 0]);
         assert!(decode_commit(&bytes).is_err());
+    }
+
+    #[test]
+    fn names_of_owners_are_few_and_short_and_stand_once() {
+        let commit = |fields: &[u8]| decode_commit(&[&body().encode()[..], fields].concat());
+        let named = |id: u8, len: usize| [&[TAG_USER_NAME, (len + 1) as u8, id][..], &vec![b'n'; len]].concat();
+        assert!(commit(&named(1, 126)).is_ok());
+        for refused in [named(1, 0), named(0, 4), vec![TAG_GROUP_NAME, 3, 1, b'a', 0], vec![TAG_GROUP_NAME, 2, 1, 255]]
+        {
+            assert!(commit(&refused).is_err(), "{refused:?}");
+        }
+        assert!(commit(&[TAG_USER_NAME, 130, 2, 1].into_iter().chain([b'n'; 257]).collect::<Vec<u8>>()).is_err());
+        let mut full = body();
+        let users = &mut full.snapshot.as_mut().unwrap().owners.users;
+        *users = (0..=4096).map(|id| (id, "n".to_owned())).collect();
+        assert!(decode_commit(&full.encode()).is_err());
     }
 
     #[test]

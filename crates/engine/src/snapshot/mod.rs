@@ -8,6 +8,7 @@ mod forget;
 pub(crate) mod format;
 pub(crate) mod journal;
 pub(crate) mod manifest;
+mod owners;
 mod positions;
 mod session;
 
@@ -18,4 +19,5 @@ pub(crate) use format::{CommitBody, CommitKind, decode_commit};
 pub use format::{Head, IndexNote, Snapshot, Summary};
 pub use journal::{JournalNote, MARK_LEN_MAX, MARKS_MAX, Mark};
 pub(crate) use manifest::{ManifestEncoder, decode_manifest};
+pub use owners::{OWNER_NAME_LEN_MAX, OWNER_NAMES_MAX, OwnerNames};
 pub(crate) use session::{SessionBody, SessionKind};

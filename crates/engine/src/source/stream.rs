@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::io::tree::AccessTime;
 use crate::io::tree::{ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, SourceTree, Xattr};
 use crate::types::Timestamp;
 
@@ -45,6 +46,7 @@ fn metadata_of(kind: EntryKind, mode: u32, time: Timestamp) -> Metadata {
         gid: rustix::process::getgid().as_raw(),
         mtime: time,
         ctime: time,
+        atime: AccessTime(time),
         size: 0,
         device: 0,
         inode: 0,

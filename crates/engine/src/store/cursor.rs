@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::io::tree::EntryKind;
 use crate::recipe::BuiltRecipe;
 use crate::store::metadata::{HintedNode, MetadataReader};
+use crate::tree::EntryNotes;
 use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{Chunk, ContainerId, Fingerprint, Timestamp};
 
@@ -34,7 +35,18 @@ impl HintedEntry {
 }
 
 fn plain(name: &[u8], kind: EntryKind, mode: u32, mtime: Timestamp, content: Content) -> Entry {
-    Entry { name: name.to_vec(), kind, mode, uid: 0, gid: 0, mtime, xattrs: Vec::new(), link: None, content }
+    Entry {
+        name: name.to_vec(),
+        kind,
+        mode,
+        uid: 0,
+        gid: 0,
+        mtime,
+        xattrs: Vec::new(),
+        link: None,
+        content,
+        notes: EntryNotes::default(),
+    }
 }
 
 /// Reads the nodes of directories' lists.

@@ -59,6 +59,13 @@ impl MemTree {
         self.lock().working_directory = path.to_path_buf();
     }
 
+    /// Gives a user and a group names.
+    pub fn name_owners(&self, (uid, user): (u32, &str), (gid, group): (u32, &str)) {
+        let names = &mut self.lock().owner_names;
+        names.0.insert(uid, user.to_owned());
+        names.1.insert(gid, group.to_owned());
+    }
+
     /// Refuses everything but files and directories with one name each from now on, as FAT does.
     pub fn set_plain(&self) {
         self.lock().is_plain = true;

@@ -23,9 +23,11 @@ use crate::object::names::ContainerKind;
 use crate::object::slot::encode_slot;
 use crate::object::{HEADER_LEN, ObjectType, seal_small};
 use crate::recipe::{HintTable, MetadataSink, Recipe, RecipeBuilder, RecipeItem};
+use crate::snapshot::OwnerNames;
 use crate::snapshot::collection::{CollectionBody, MovedContainer};
 use crate::snapshot::manifest::ManifestEncoder;
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
+use crate::tree::EntryNotes;
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
 use crate::types::{
@@ -222,6 +224,8 @@ fn commit_body() -> CommitBody {
         gid: 100,
         paths: vec![b"/home".to_vec(), b"/srv/\xff".to_vec()],
         positions: Vec::new(),
+        is_incomplete: false,
+        owners: OwnerNames::default(),
         tags: vec!["daily".into()],
         excludes: vec!["*.o".into()],
         parent: Some(SessionId(counting(0xc0))),
@@ -291,7 +295,18 @@ fn recipe_vectors(out: &mut Vectors) {
 fn entry(name: &str, kind: EntryKind, content: Content) -> Entry {
     let mtime = Timestamp { seconds: -5, nanoseconds: 999_999_999 };
     let (name, xattrs) = (name.into(), Vec::new());
-    Entry { name, kind, mode: 0o4755, uid: 1000, gid: 100, mtime, xattrs, link: None, content }
+    Entry {
+        name,
+        kind,
+        mode: 0o4755,
+        uid: 1000,
+        gid: 100,
+        mtime,
+        xattrs,
+        link: None,
+        content,
+        notes: EntryNotes::default(),
+    }
 }
 
 /// Entries of every kind, encoded as the node of a directory.

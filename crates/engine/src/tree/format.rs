@@ -5,7 +5,7 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::codec::{Decoded, Reader, put_string, put_timestamp, put_varint};
-use crate::io::tree::{EntryKind, Metadata, Xattr};
+use crate::io::tree::{AccessTime, EntryKind, Metadata, Xattr};
 use crate::object::config::NODE_ITEMS_MAX;
 use crate::recipe::format::Recipe;
 use crate::types::{FINGERPRINT_LEN, Fingerprint, Timestamp};
@@ -20,6 +20,10 @@ pub(crate) const LEVELS_MAX: u8 = 40;
 const FLAG_XATTRS: u8 = 1;
 const FLAG_LINK: u8 = 2;
 const FLAG_EXTENSION: u8 = 4;
+
+/// Fields of an extension.
+const TAG_ACCESS_TIME: u8 = 1;
+const TAG_INCOMPLETE: u8 = 2;
 
 /// The inode that the hard links of an entry share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -82,6 +86,17 @@ pub struct Entry {
     pub link: Option<Link>,
     /// The part that depends on the kind.
     pub content: Content,
+    /// What was noted in addition.
+    pub notes: EntryNotes,
+}
+
+/// EntryNotes about an entry, which not every backup makes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EntryNotes {
+    /// Last access.
+    pub atime: Option<Timestamp>,
+    /// True for a directory of which something could not be read, so that its list lacks names.
+    pub is_incomplete: bool,
 }
 
 impl Entry {
@@ -110,6 +125,7 @@ impl Entry {
             uid: self.uid,
             gid: self.gid,
             mtime: self.mtime,
+            atime: AccessTime(self.notes.atime.unwrap_or(self.mtime)),
             ctime,
             size: self.size(),
             device,
@@ -125,7 +141,8 @@ impl Entry {
         out.push(kind_code(self.kind));
         let xattrs = if self.xattrs.is_empty() { 0 } else { FLAG_XATTRS };
         let link = if self.link.is_some() { FLAG_LINK } else { 0 };
-        out.push(xattrs | link);
+        let extension = if self.notes == EntryNotes::default() { 0 } else { FLAG_EXTENSION };
+        out.push(xattrs | link | extension);
         for number in [self.mode, self.uid, self.gid] {
             put_varint(out, number.into());
         }
@@ -151,6 +168,9 @@ impl Entry {
             Content::Directory { node } => out.extend_from_slice(&node.0),
             Content::Symlink { target } => put_string(out, target),
             Content::Special { rdev } => put_varint(out, *rdev),
+        }
+        if extension != 0 {
+            self.notes.encode(out);
         }
     }
 
@@ -178,11 +198,41 @@ impl Entry {
             Some(Link { device: reader.varint()?, inode: reader.varint()?, links: reader.varint()? })
         };
         let content = decode_content(reader, kind)?;
-        if flags & FLAG_EXTENSION != 0 {
-            // An extension that a later version may write: version 1 ignores it.
-            reader.string(usize::MAX)?;
+        let notes = if flags & FLAG_EXTENSION == 0 { EntryNotes::default() } else { EntryNotes::decode(reader)? };
+        Ok(Self { name, kind, mode, uid, gid, mtime, xattrs, link, content, notes })
+    }
+}
+
+impl EntryNotes {
+    /// Appends an extension: fields of a tag and a string each.
+    fn encode(self, out: &mut Vec<u8>) {
+        let mut fields = Vec::new();
+        if let Some(atime) = self.atime {
+            let mut value = Vec::new();
+            put_timestamp(&mut value, atime);
+            fields.push(TAG_ACCESS_TIME);
+            put_string(&mut fields, &value);
         }
-        Ok(Self { name, kind, mode, uid, gid, mtime, xattrs, link, content })
+        if self.is_incomplete {
+            fields.extend([TAG_INCOMPLETE, 0]);
+        }
+        put_string(out, &fields);
+    }
+
+    /// Reads an extension. Passes over fields that a later version may write.
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        let mut fields = Reader::new(reader.string(usize::MAX)?);
+        let mut notes = Self::default();
+        while 0 < fields.remaining() {
+            let tag = fields.u8()?;
+            let mut value = Reader::new(fields.string(usize::MAX)?);
+            match tag {
+                TAG_ACCESS_TIME => notes.atime = Some(value.timestamp()?),
+                TAG_INCOMPLETE => notes.is_incomplete = true,
+                _ => {}
+            }
+        }
+        Ok(notes)
     }
 }
 
@@ -377,6 +427,10 @@ pub(crate) mod tests {
             xattrs: vec![Xattr { name: "user.a".into(), value: vec![0, 1, 2] }],
             link: Some(Link { device: 1, inode: 2, links: 3 }),
             content,
+            notes: EntryNotes {
+                atime: Some(Timestamp { seconds: 1 << 40, nanoseconds: 7 }),
+                is_incomplete: name == "b",
+            },
         }
     }
 

@@ -6,5 +6,5 @@
 pub(crate) mod builder;
 pub(crate) mod format;
 
-pub use format::{Child, Content, Entry, Link};
+pub use format::{Child, Content, Entry, EntryNotes, Link};
 pub(crate) use format::{TreeNode, decode_node};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::accelerator::Accelerator;
-use onefold_engine::backup::{BackupOptions, BaseChoices, Budget, Comparison, Monitor, Unchanged};
+use onefold_engine::backup::{AccessTimes, BackupOptions, BaseChoices, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -331,6 +331,7 @@ pub(super) fn back_up(
             accelerator: ask.accelerator.clone(),
             scratch: scratch_on(cache),
             similarity: ask.similarity,
+            access_times: AccessTimes::LeftOut,
             bases: ask.bases.clone(),
         },
         heads: Some(heads_on(cache)),

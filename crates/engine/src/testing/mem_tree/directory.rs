@@ -63,6 +63,14 @@ impl MemDirectory {
 }
 
 impl SourceTree for MemTree {
+    fn user_name(&self, uid: u32) -> Option<String> {
+        self.lock().owner_names.0.get(&uid).cloned()
+    }
+
+    fn group_name(&self, gid: u32) -> Option<String> {
+        self.lock().owner_names.1.get(&gid).cloned()
+    }
+
     fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>> {
         self.count_call();
         let state = self.lock();

@@ -11,6 +11,7 @@ use std::sync::Weak;
 use super::extents::Extents;
 use super::faults::{Action, Fault};
 use crate::error::{Error, Result};
+use crate::io::tree::AccessTime;
 use crate::io::tree::{EntryKind, Metadata, Xattr};
 use crate::types::Timestamp;
 
@@ -47,6 +48,8 @@ pub(super) struct State {
     pub(super) locks: BTreeMap<u64, Weak<()>>,
     pub(super) faults: BTreeMap<PathBuf, Fault>,
     pub(super) folds_case: bool,
+    /// Names of users and groups.
+    pub(super) owner_names: (BTreeMap<u32, String>, BTreeMap<u32, String>),
     /// True if it holds nothing but files and directories, with one name each.
     pub(super) is_plain: bool,
     /// Calls of the source side so far.
@@ -95,6 +98,7 @@ impl State {
             locks: BTreeMap::new(),
             faults: BTreeMap::new(),
             folds_case: false,
+            owner_names: Default::default(),
             is_plain: false,
             calls: 0,
             call_actions: Vec::new(),
@@ -111,8 +115,20 @@ impl State {
         let links = u64::from(kind == EntryKind::Directory);
         let size = if let Body::Symlink(to) = &body { to.len() as u64 } else { 0 };
         let mode = if kind == EntryKind::Directory { 0o700 } else { 0o600 };
-        let metadata =
-            Metadata { kind, mode, uid: 0, gid: 0, mtime: now, ctime: now, size, device, inode, links, rdev };
+        let metadata = Metadata {
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            mtime: now,
+            atime: AccessTime::default(),
+            ctime: now,
+            size,
+            device,
+            inode,
+            links,
+            rdev,
+        };
         self.inodes.insert(inode, Inode { metadata, xattrs: Vec::new(), body });
         inode
     }

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onefold_engine::io::tree::{Metadata, SourceTree};
+use onefold_engine::io::tree::{AccessTime, Metadata, SourceTree};
 use onefold_engine::source::walk::Location;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
@@ -16,6 +16,7 @@ fn item(path: &str, size: u64) -> Item {
         uid: 0,
         gid: 0,
         mtime: time,
+        atime: AccessTime::default(),
         ctime: time,
         size,
         device: 0,
