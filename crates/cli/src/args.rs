@@ -76,7 +76,8 @@ pub(crate) struct Arguments {
 /// Options that every command takes.
 #[derive(Args, Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
-#[command(next_help_heading = "Options of every command")]
+// Behind those of the command, in help texts and manuals.
+#[command(next_help_heading = "Options of every command", next_display_order = 1000)]
 pub(crate) struct GlobalArgs {
     /// Directory of the repository, as PATH or local:PATH [env: ONEFOLD_REPOSITORY]
     #[arg(short, long, global = true, value_name = "DIR")]
@@ -207,7 +208,7 @@ pub(crate) enum Command {
         "Remove all tags of the snapshots of a host": "onefold tag --set '' --host laptop";
     })]
     Tag(TagArgs),
-    /// Leave paths out of snapshots
+    /// Leave paths out of snapshots, or change their host and time
     #[command(after_help = examples! {
         "Show what a pattern would leave out of all snapshots":
             "onefold rewrite --exclude '*.iso' --dry-run --verbose";
@@ -325,6 +326,20 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Returns the sentence that says how an interrupted command goes on.
+    pub(crate) fn after_interruption(&self) -> &'static str {
+        match self {
+            Self::Backup(_) => "; no snapshot was made, and the next backup goes on with what was stored",
+            Self::Restore(_) => "; run it again with --overwrite if-changed to go on with what was restored",
+            Self::Prune(_) => "; nothing that a snapshot needs is missing, and the next prune goes on",
+            Self::Forget(_) | Self::Tag(_) | Self::Rewrite(_) | Self::Recover(_) => {
+                "; what was done stays done, and the same command does the rest"
+            }
+            Self::Repair(_) | Self::Upgrade(_) | Self::Init(_) => "; run it again to go on",
+            _ => "",
+        }
+    }
+
     /// Sets the host where the command has one and none was typed. `check` follows all snapshots unless told otherwise.
     pub(crate) fn default_host(&mut self, host: &str) {
         let selection = match self {
@@ -416,7 +431,7 @@ pub(crate) struct BackupArgs {
     /// Ignore the inode and the change time when comparing files
     #[arg(long)]
     pub(crate) ignore_inode: bool,
-    /// Write nothing; only report what a backup would read
+    /// Write nothing; only report what a backup would read and add
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Round the length of each compressed region up to a multiple of 2 KiB, so that lengths reveal less about contents
@@ -445,6 +460,26 @@ pub(crate) struct ExcludePatterns {
     /// Like --exclude-file, but ignore case
     #[arg(long, value_name = "FILE")]
     pub(crate) iexclude_file: Vec<PathBuf>,
+}
+
+/// Options that exclude what they match. They conflict with those that include.
+const EXCLUDES: [&str; 4] = ["exclude", "iexclude", "exclude_file", "iexclude_file"];
+
+/// Patterns to include.
+#[derive(Args, Debug)]
+pub(crate) struct IncludePatterns {
+    /// Take only files and directories that match the pattern
+    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
+    pub(crate) include: Vec<OsString>,
+    /// Like --include, but ignore case
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
+    pub(crate) iinclude: Vec<OsString>,
+    /// Read patterns to include from a file, one per line
+    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
+    pub(crate) include_file: Vec<PathBuf>,
+    /// Like --include-file, but ignore case
+    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
+    pub(crate) iinclude_file: Vec<PathBuf>,
 }
 
 /// Files and directories to exclude from a backup.
@@ -516,34 +551,34 @@ mod tests {
     fn of_an_option_that_is_given_twice_the_last_one_counts() {
         let mut root = Arguments::command();
         root.build();
-        let mut left = vec![(vec!["onefold".to_owned()], root.clone())];
-        let mut count = 0;
-        while let Some((path, command)) = left.pop() {
-            for arg in command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help") {
-                let name = arg.get_long().unwrap();
+        let (mut left, mut count) = (vec![root], 0);
+        while let Some(command) = left.pop() {
+            // Those of every command are tried with the root.
+            let is_own =
+                |arg: &&clap::Arg| arg.get_id() != "help" && (arg.is_global_set() == command.has_subcommands());
+            for arg in command.get_arguments().filter(is_own) {
+                let Some(name) = arg.get_long() else { continue };
                 let possible: Vec<String> =
                     arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
-                let candidates = possible.into_iter().chain(VALUES.map(str::to_owned));
+                let values = possible.into_iter().chain(VALUES.map(str::to_owned));
                 let typed: Vec<String> = if arg.get_action().takes_values() {
-                    candidates.map(|value| format!("--{name}={value}")).collect()
+                    values.map(|value| format!("--{name}={value}")).collect()
                 } else {
                     vec![format!("--{name}")]
                 };
-                let ends = typed.iter().map(|typed| {
-                    let line = path.iter().cloned().chain([typed.clone(), typed.clone()]);
-                    root.clone().try_get_matches_from(line).err().map(|error| error.kind())
+                let ends = typed.into_iter().map(|typed| {
+                    let line = [command.get_name().to_owned(), typed.clone(), typed];
+                    command.clone().try_get_matches_from(line).err().map(|error| error.kind())
                 });
                 let wrong = [ErrorKind::ValueValidation, ErrorKind::InvalidValue].map(Some);
                 let end = ends.into_iter().find(|end| !wrong.contains(end));
-                let end = end.unwrap_or_else(|| panic!("{path:?} --{name}: VALUES has none for it"));
-                assert_ne!(end, Some(ErrorKind::ArgumentConflict), "{path:?} --{name}");
+                let end = end.unwrap_or_else(|| panic!("{} --{name}: VALUES has none for it", command.get_name()));
+                assert_ne!(end, Some(ErrorKind::ArgumentConflict), "{} --{name}", command.get_name());
                 count += 1;
             }
-            for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-                left.push((path.iter().cloned().chain([below.get_name().to_owned()]).collect(), below.clone()));
-            }
+            left.extend(command.get_subcommands().filter(|below| below.get_name() != "help").cloned());
         }
-        assert!(500 < count, "{count} options: they are not found any more");
+        assert!(200 < count, "{count} options: they are not found any more");
         let restore = |line: &str| match Arguments::try_parse_from(line.split(' ')).unwrap() {
             Arguments { global, command: Command::Restore(args) } => (global, args),
             other => panic!("{other:?}"),

@@ -107,20 +107,12 @@ impl Dialect {
         (0.0 < fps).then(|| Duration::from_secs_f64(1.0 / fps.clamp(FPS_MIN, FPS_MAX)))
     }
 
-    /// Refuses options of restic that have no meaning here, or returns a note for each.
-    pub(crate) fn notes(self, args: &[&str], environment: &Environment<'_>) -> Result<Vec<String>> {
-        if self == Self::Onefold {
-            return match args.first() {
-                Some(option) => {
-                    bail!("{option}: this option of restic has no meaning here; {VARIABLE}=restic accepts it")
-                }
-                None => Ok(Vec::new()),
-            };
-        }
-        let set = |name: &&&str| environment(name).is_some_and(|value| !value.is_empty());
-        let variables = IGNORED_VARIABLES.iter().filter(set);
+    /// Returns a note for each option of restic that has no meaning here, and for each of its variables.
+    pub(crate) fn notes(self, args: &[&str], environment: &Environment<'_>) -> Vec<String> {
+        let is_set = |name: &&&str| self == Self::Restic && environment(name).is_some_and(|value| !value.is_empty());
+        let variables = IGNORED_VARIABLES.iter().filter(is_set);
         let options = args.iter().filter(|option| **option != INSECURE_NO_PASSWORD);
-        Ok(options.chain(variables).map(|name| format!("{name} has no meaning here and is ignored")).collect())
+        options.chain(variables).map(|name| format!("{name} has no meaning here and is ignored")).collect()
     }
 
     /// Returns the default treatment of files that exist in the target of `restore`. `None`: the target must be empty.
@@ -249,15 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn options_that_mean_nothing_are_refused_or_noted() {
-        let none = environment(&[]);
-        assert!(Dialect::Onefold.notes(&["--pack-size"], &none).unwrap_err().to_string().contains("--pack-size"));
-        assert_eq!(Dialect::Onefold.notes(&[], &none).unwrap().len(), 0);
+    fn options_and_variables_that_mean_nothing_are_noted() {
         let variables = [("RESTIC_PACK_SIZE", "64")];
-        let notes = Dialect::Restic.notes(&["--option", "--insecure-no-password"], &environment(&variables)).unwrap();
+        let environment = environment(&variables);
+        let notes = Dialect::Restic.notes(&["--option", "--insecure-no-password"], &environment);
         assert_eq!(notes.len(), 2);
         assert!(notes[0].starts_with("--option") && notes[1].starts_with("RESTIC_PACK_SIZE"));
-        assert!(Dialect::Onefold.notes(&[], &environment(&variables)).unwrap().is_empty());
+        assert_eq!(Dialect::Onefold.notes(&["--pack-size"], &environment).len(), 1);
     }
 
     #[test]

@@ -313,6 +313,8 @@ pub(crate) struct DryRunSummary {
     pub(crate) total_bytes_processed: u64,
     pub(crate) total_duration: f64,
     pub(crate) bytes_to_read: u64,
+    pub(crate) data_blobs: u64,
+    pub(crate) data_added: u64,
 }
 
 /// Counters of the index, and its state before and after.

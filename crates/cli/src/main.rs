@@ -53,19 +53,26 @@ fn main() -> ExitCode {
         Err(error) => return usage(dialect, &error).into(),
     };
     let json = arguments.global.json;
+    let next = arguments.command.after_interruption();
     match interrupt::prepare().and_then(|()| commands::run(dialect, arguments)) {
         Ok(()) => Code::Done.into(),
-        Err(error) => failed(dialect, &error, json).into(),
+        Err(error) => failed_to_end(dialect, &error, next, json).into(),
     }
 }
 
 /// Reports the error that ended the command.
 fn failed(dialect: Dialect, error: &anyhow::Error, json: bool) -> Code {
+    failed_to_end(dialect, error, "", json)
+}
+
+/// Does the same, and says after an interruption what is `next`.
+fn failed_to_end(dialect: Dialect, error: &anyhow::Error, next: &str, json: bool) -> Code {
     if exit::is_broken_pipe(error) {
         return Code::Failed;
     }
     let code = exit::code_of(error);
-    exit::report_as(dialect, code, Some(error), &exit::sentence(error), json);
+    let next = if code == Code::Interrupted { next } else { "" };
+    exit::report_as(dialect, code, Some(error), &(exit::sentence(error) + next), json);
     code
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use zeroize::Zeroizing;
 
 use crate::args::GlobalArgs;
+use crate::args::restic::INSECURE_NO_PASSWORD;
 use crate::files;
 
 /// A password, wiped from memory when it is no longer needed.
@@ -45,6 +46,7 @@ impl PasswordSource {
             .or_else(|| variable("ONEFOLD_PASSWORD_COMMAND").map(command))
             .or_else(|| variable("ONEFOLD_PASSWORD_FILE").map(file))
             .or_else(|| variable("ONEFOLD_PASSWORD").map(Self::Given))
+            .or_else(|| args.ignored.args.contains(&INSECURE_NO_PASSWORD).then(|| Self::Given(OsString::new())))
             .unwrap_or(Self::Ask)
     }
 

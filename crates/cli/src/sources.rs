@@ -19,7 +19,8 @@ use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size,
 use onefold_engine::source::files_from::{self, Expanded};
 use onefold_engine::source::stream::StreamTree;
 
-use crate::args::{BackupArgs, ExcludeArgs, ExcludePatterns};
+use crate::args::{BackupArgs, ExcludeArgs, ExcludePatterns, IncludePatterns};
+use crate::compat::Dialect;
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -47,7 +48,7 @@ pub(crate) struct Left {
 
 /// Compiles patterns that were typed and those in files; also returns their texts. The first pair of groups respects case,
 /// the second ignores it.
-pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Patterns>, Vec<String>)> {
+fn compile(dialect: Dialect, groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Patterns>, Vec<String>)> {
     let (mut compiled, mut texts) = (Vec::new(), Vec::new());
     for ((args, lists), case) in groups.into_iter().zip([Case::Sensitive, Case::Insensitive]) {
         let mut patterns: Vec<Vec<u8>> = args.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
@@ -55,6 +56,13 @@ pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Pat
             patterns.extend(read_patterns(&files::read_lines(list)?, &|name| std::env::var_os(name)));
         }
         texts.extend(patterns.iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()));
+        if dialect == Dialect::Restic {
+            // To restic, a slash at the end says nothing about what the name is of.
+            for pattern in &mut patterns {
+                let len = pattern.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
+                pattern.truncate(len);
+            }
+        }
         if !patterns.is_empty() {
             compiled.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
         }
@@ -63,14 +71,25 @@ pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Pat
 }
 
 /// Compiles the patterns to exclude; also returns their texts.
-pub(crate) fn exclude_patterns(args: &ExcludePatterns) -> Result<(Vec<Patterns>, Vec<String>)> {
-    compile([(&args.exclude, &args.exclude_file), (&args.iexclude, &args.iexclude_file)])
+pub(crate) fn exclude_patterns(dialect: Dialect, args: &ExcludePatterns) -> Result<(Vec<Patterns>, Vec<String>)> {
+    compile(dialect, [(&args.exclude, &args.exclude_file), (&args.iexclude, &args.iexclude_file)])
+}
+
+/// Compiles the patterns to include. Files that hold none are refused: nothing would be left.
+pub(crate) fn include_patterns(dialect: Dialect, args: &IncludePatterns) -> Result<Vec<Patterns>> {
+    let groups = [(&*args.include, &*args.include_file), (&*args.iinclude, &*args.iinclude_file)];
+    let (include, _) = compile(dialect, groups)?;
+    ensure!(
+        !include.is_empty() || (args.include_file.is_empty() && args.iinclude_file.is_empty()),
+        "the files with patterns to include hold none, so that nothing would be left"
+    );
+    Ok(include)
 }
 
 /// Collects the exclusions. `own` are directories of this program that must not be backed up.
-pub(crate) fn excludes(args: &ExcludeArgs, own: &[&Path]) -> Result<Left> {
+pub(crate) fn excludes(dialect: Dialect, args: &ExcludeArgs, own: &[&Path]) -> Result<Left> {
     let mut excludes = Excludes { one_file_system: args.one_file_system, ..Excludes::default() };
-    let (patterns, texts) = exclude_patterns(&args.patterns)?;
+    let (patterns, texts) = exclude_patterns(dialect, &args.patterns)?;
     excludes.patterns = patterns;
     if args.exclude_caches {
         excludes.tags.push(Tag::cache_directory());
@@ -103,18 +122,17 @@ pub(crate) struct Sources {
 }
 
 /// Finds the paths that were named, on the command line and in lists. Paths that do not exist are reported and skipped.
-pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
+pub(crate) fn files(dialect: Dialect, args: &BackupArgs, progress: &Progress) -> Result<Sources> {
     let tree = OsSource::new();
     let mut named = args.paths.clone();
     for list in &args.files_from {
         for pattern in files_from::parse_patterns(&files::read_lines(list)?) {
             let Expanded { found, unknown } = files_from::expand(&tree, &pattern)?;
-            ensure!(
-                !found.is_empty() || !unknown.is_empty(),
-                "{}: {} matches nothing",
-                list.display(),
-                OsStr::from_bytes(&pattern).display()
-            );
+            if found.is_empty() && unknown.is_empty() {
+                let (list, pattern) = (list.display(), OsStr::from_bytes(&pattern).display());
+                ensure!(dialect == Dialect::Restic, "{list}: {pattern} matches nothing");
+                progress.note(&format!("{list}: pattern {pattern} does not match any files, skipping"));
+            }
             for (path, error) in &unknown {
                 progress.fail("scan", path, &error.to_string());
             }

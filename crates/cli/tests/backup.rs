@@ -117,8 +117,8 @@ fn a_dry_run_counts_and_writes_nothing() {
     let before = crate::fixture::contents(&fixture.path("repository"));
     let summary = backup(&fixture, &["--dry-run", "--json"]).code(0).messages().pop().unwrap();
     assert_eq!(
-        (&summary["dry_run"], &summary["files_new"], &summary["bytes_to_read"]),
-        (&true.into(), &2.into(), &1500.into())
+        (&summary["dry_run"], &summary["files_new"], &summary["bytes_to_read"], &summary["data_added"]),
+        (&true.into(), &2.into(), &1500.into(), &1500.into())
     );
     assert!(summary.get("snapshot_id").is_none());
     assert_eq!(crate::fixture::contents(&fixture.path("repository")), before);
@@ -126,7 +126,11 @@ fn a_dry_run_counts_and_writes_nothing() {
     fixture.write("b", &[3; 501]);
     let dry = backup(&fixture, &["-n"]).code(0);
     assert!(dry.stdout().contains("0 new,     1 changed"), "{}", dry.stdout());
-    assert!(dry.stdout().contains("Would read 501 B"), "{}", dry.stdout());
+    assert!(dry.stdout().contains("Would read 501 B\nWould add to the repository: 501 B"), "{}", dry.stdout());
+    // A copy of what is stored adds nothing.
+    fixture.write("b", &[1; 1000]);
+    let summary = backup(&fixture, &["--dry-run", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!((&summary["bytes_to_read"], &summary["data_added"]), (&1000.into(), &0.into()));
 }
 
 #[test]
@@ -206,7 +210,8 @@ fn every_entry_is_reported_to_programs_on_request() {
     let tried = backup(&fixture, &["--json", "--dry-run"]).code(0).messages().pop().unwrap();
     assert_eq!((&tried["dry_run"], &tried["files_unmodified"]), (&true.into(), &2.into()));
     assert!(tried["backup_start"].is_string() && tried["bytes_to_read"].is_u64(), "{tried}");
-    for unknown in ["data_added", "data_blobs", "snapshot_id"] {
+    assert_eq!((&tried["data_added"], &tried["data_blobs"]), (&0.into(), &0.into()));
+    for unknown in ["data_added_packed", "tree_blobs", "snapshot_id"] {
         assert!(tried.get(unknown).is_none(), "{unknown}: {tried}");
     }
 }

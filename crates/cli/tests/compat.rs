@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -126,7 +127,7 @@ fn recover_makes_all_that_is_forgotten_again_with_restics_tag() {
 }
 
 #[test]
-fn options_that_mean_nothing_are_noted_and_elsewhere_refused() {
+fn options_that_mean_nothing_are_noted() {
     let fixture = Fixture::without_repository(None);
     let ran = run(&fixture, &["init", "--insecure-no-password"]).code(0).says("not encrypted");
     assert!(!ran.stderr().contains("insecure"), "{}", ran.stderr());
@@ -148,7 +149,7 @@ fn options_that_mean_nothing_are_noted_and_elsewhere_refused() {
     ];
     run(&fixture, &options).code(0).says("--option has no meaning here").says("--limit-upload").says("--pack-size");
     run(&fixture, &["check", "--with-cache", "--check-unused", "--insecure-no-password"]).code(0);
-    fixture.run(["snapshots", "--pack-size", "64"]).code(1).says("ONEFOLD_COMPAT=restic accepts it");
+    fixture.run(["snapshots", "--pack-size", "64"]).code(0).says("--pack-size has no meaning here");
     assert!(!fixture.run(["backup", "--help"]).code(0).stdout().contains("pack-size"));
 }
 
@@ -166,10 +167,113 @@ fn restore_overwrites_as_restic_does_unless_another_way_is_typed() {
     run(&fixture, &arguments).code(0);
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"new bytes");
     assert_eq!(std::fs::read(target.join("other")).unwrap(), b"mine");
+    // What is equal is not written again, whatever its time is.
+    let inode = |name: &str| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(target.join(name)).unwrap());
+    let before = inode("file");
+    std::fs::File::options().write(true).open(target.join("file")).unwrap().set_modified(SystemTime::now()).unwrap();
+    for (further, skipped) in [(&["--dry-run"][..], 1), (&[], 1), (&["--overwrite", "always"], 1)] {
+        let summary = run(&fixture, &[&arguments[..], further, &["--json"]].concat()).code(0).messages().pop().unwrap();
+        assert_eq!(summary["files_skipped"], skipped, "{further:?}: {summary}");
+        assert_eq!(inode("file"), before, "{further:?}");
+    }
+    std::fs::write(target.join("file"), b"OLD bytes").unwrap();
+    run(&fixture, &arguments).code(0);
+    assert_eq!(std::fs::read(target.join("file")).unwrap(), b"new bytes");
     std::fs::write(target.join("file"), b"old").unwrap();
     run(&fixture, &[&arguments[..], &["--overwrite", "never"]].concat()).code(0);
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"old");
     assert_eq!(contents(Path::new(&target)).len(), 2);
+}
+
+#[test]
+fn forget_asks_for_nothing_that_restic_does_not_ask_for() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    for month in 1..=12 {
+        let time = format!("2020-{month:02}-01 00:00:00");
+        run(&fixture, &["backup", "source", "-q", "--insecure-no-password", "--host", "h", "--time", &time]).code(0);
+    }
+    fixture.run(["forget", "--keep-last", "2", "--trust-times"]).code(1).says("--force");
+    let policy = ["forget", "--insecure-no-password", "--keep-last", "2"];
+    let forgotten = run(&fixture, &policy).code(0).says("warning: ");
+    assert!(forgotten.stdout().contains("remove 10 snapshots:"), "{}", forgotten.stdout());
+    // From now on nothing would be kept, which restic refuses, too.
+    let within = ["forget", "--insecure-no-password", "--keep-within", "1y"];
+    run(&fixture, &[&within[..], &["--keep-within-from", "now"]].concat()).code(1).says("no rule keeps any snapshot");
+    run(&fixture, &within).code(0);
+    let all = ["forget", "--unsafe-allow-remove-all"];
+    fixture.run(all).code(1).says("--host");
+    fixture.run(all.iter().chain(&["--host", "other"])).code(0);
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 2);
+    fixture.run(all.iter().chain(&["--host", "h"])).code(0);
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json(), serde_json::json!([]));
+}
+
+#[test]
+fn entries_of_a_directory_have_the_names_that_restic_gives_them() {
+    let fixture = Fixture::new();
+    fixture.write("dir/file", b"1234");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let names = |ran: Ran| -> Vec<String> {
+        let ran = ran.code(0).0.stdout;
+        let mut archive = tar::Archive::new(&ran[..]);
+        archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect()
+    };
+    let list = ["ls", "latest:source", "-q", "--insecure-no-password"];
+    assert_eq!(run(&fixture, &list).code(0).stdout(), "/dir\n/dir/file\n");
+    assert_eq!(run(&fixture, &[&list[..], &["/dir"]].concat()).code(0).stdout(), "/dir\n/dir/file\n");
+    assert_eq!(fixture.run(&list[..3]).code(0).stdout(), "/source/dir\n/source/dir/file\n");
+    let dump = ["dump", "latest:source", "/", "--insecure-no-password"];
+    assert_eq!(names(run(&fixture, &dump)), ["dir", "dir/file"]);
+    assert_eq!(names(fixture.run(&dump[..3])), ["source/dir", "source/dir/file"]);
+    assert_eq!(names(run(&fixture, &["dump", "latest", "/source/dir", "--insecure-no-password"])), ["source/dir/file"]);
+}
+
+#[test]
+fn patterns_that_match_nothing_and_slashes_at_their_end_mean_what_they_mean_to_restic() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    fixture.write("cache/more", b"2");
+    fixture.write("dir/cache", b"3");
+    std::fs::write(fixture.path("list"), "source/f*\nnothing*\n").unwrap();
+    let backup = ["backup", "--files-from", "list", "--insecure-no-password"];
+    run(&fixture, &backup).code(0).says("pattern nothing* does not match any files, skipping");
+    std::fs::write(fixture.path("list"), "nothing*\n").unwrap();
+    run(&fixture, &backup).code(1).says("nothing to back up");
+    let excluding = ["backup", "source", "-q", "--exclude", "cache/", "--insecure-no-password"];
+    let listed = || fixture.run(["ls", "latest:source", "-q"]).code(0).stdout();
+    run(&fixture, &excluding).code(0);
+    assert_eq!(listed(), "/source/dir\n/source/file\n");
+    fixture.run(&excluding[..5]).code(0);
+    assert_eq!(listed(), "/source/dir\n/source/dir/cache\n/source/file\n");
+    let restored = |pattern: &str| {
+        let target = fixture.path(&format!("target-{}", pattern.len()));
+        let target = target.to_str().unwrap();
+        fixture.run(["restore", "latest:source", "-q", "--target", target, "--exclude", pattern]).code(0);
+        contents(Path::new(target)).len()
+    };
+    assert_eq!((restored("cache/"), restored("cache")), (3, 2));
+}
+
+#[test]
+fn prune_prints_the_lines_that_programs_parse() {
+    let fixture = Fixture::new();
+    fixture.write("file", &crate::fixture::noise(9, 300_000));
+    let kept = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
+    fixture.write("file", &crate::fixture::noise(10, 300_000));
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["forget", kept["snapshot_id"].as_str().unwrap()]).code(0);
+    let printed = run(&fixture, &["prune", "--insecure-no-password"]).code(0).stdout();
+    let line = |title: &str| {
+        let line = printed.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_else(|| panic!("{printed}"));
+        let (chunks, bytes) = line.split_once(" blobs / ").unwrap();
+        (chunks.trim().parse::<u64>().unwrap(), bytes.to_owned())
+    };
+    let (removed, bytes) = line("to delete:");
+    assert!(10 < removed && bytes.ends_with("KiB"), "{printed}");
+    assert_eq!(line("total prune:").0, removed + line("this removes:").0);
+    assert!(0 < line("remaining:").0 && line("to repack:").1.ends_with('B'), "{printed}");
+    assert!(printed.contains("\nunused size after prune: "), "{printed}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn objects_are_written_for_programs() {
     let config = cat(&["config"]).code(0).json();
     assert_eq!((&config["version"], &config["encrypted"]), (&2.into(), &true.into()));
     assert!(config["id"].as_str().unwrap().starts_with(&fixture.repository_id()));
-    assert_eq!(config["chunking"]["method"], "gear");
+    assert_eq!((&config["chunking"]["method"], &config["chunking"]["average"]), (&"gear".into(), &8192.into()));
     let key_id = fixture.run(["key", "list", "--json"]).code(0).json()[0]["id"].as_str().unwrap().to_owned();
     let key = cat(&["key", &key_id[..6]]).code(0).json();
     assert_eq!((&key["id"], &key["kdf"]), (&json!(key_id), &"argon2id".into()));

@@ -37,6 +37,16 @@ fn a_repository_for_volumes_has_other_defaults() {
 }
 
 #[test]
+fn an_empty_password_opens_only_where_it_was_asked_for() {
+    let fixture = Fixture::encrypted();
+    fixture.run(["key", "add", "--new-insecure-no-password"]).code(0);
+    let mut without = fixture.command(["snapshots", "--insecure-no-password"]);
+    Ran(without.env_remove("ONEFOLD_PASSWORD").output().unwrap()).code(0);
+    let mut without = fixture.command(["snapshots"]);
+    Ran(without.env_remove("ONEFOLD_PASSWORD").stdin(std::process::Stdio::null()).output().unwrap()).code(1);
+}
+
+#[test]
 fn parameters_that_make_no_repository_are_refused() {
     let fixture = Fixture::without_repository(Some("secret"));
     fixture.run(["init", "--container-size", "1k"]).code(1).says("containers of 1024 bytes: possible are 65536 to");

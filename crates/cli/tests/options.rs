@@ -466,6 +466,77 @@ fn completions_and_manuals_are_written_into_files() {
     assert!(!fixture.path("man/onefold-webdav.1").exists() && !fixture.path("man/onefold-help.1").exists());
     assert!(fixture.run(["generate", "--bash-completion", "-"]).code(0).stdout().contains("onefold"));
     fixture.run(["generate"]).code(1);
+    // A command's own options come first, and its rules have a heading of their own.
+    let page = fs::read_to_string(fixture.path("man/onefold-forget.1")).unwrap();
+    let help = fixture.run(["forget", "--help"]).code(0).stdout();
+    let at = |text: &str, part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
+    let synopsis = page.lines().find(|line| line.starts_with("\\fBonefold forget")).unwrap();
+    assert!(at(synopsis, "\\-\\-keep\\-tag") < at(synopsis, "\\-\\-repo\\"), "{synopsis}");
+    let order = ["--dry-run", "Rules;", "--keep-last", "Options of every command", "--repo"];
+    assert!(order.is_sorted_by_key(|part| at(&help, part)), "{help}");
+}
+
+#[test]
+fn chunks_and_directories_are_found_by_their_ids() {
+    let fixture = Fixture::new();
+    fixture.write("dir/one", &noise(7, 100_000));
+    fixture.write("dir/two", &noise(7, 100_000));
+    let made = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
+    let tree = fixture.run(["cat", "tree", "latest:source/dir"]).code(0).json()["id"].as_str().unwrap().to_owned();
+    let blobs = fixture.run(["list", "blobs"]).code(0).stdout();
+    let blob = blobs.lines().find_map(|line| line.strip_prefix("data ")).unwrap();
+    let found = |option: &str, id: &str| fixture.run(["find", option, id, "--json"]).code(0).json();
+    let by_blob = found("--blob", &blob[..12]);
+    let paths: Vec<&str> = by_blob.as_array().unwrap().iter().map(|hit| hit["path"].as_str().unwrap()).collect();
+    assert!(paths[0].ends_with("/source/dir/one") && paths[1].ends_with("/source/dir/two") && paths.len() == 2);
+    let hit = &by_blob[0];
+    assert_eq!(
+        (&hit["object_type"], &hit["id"], &hit["parent_tree"]),
+        (&"blob".into(), &blob.into(), &tree.clone().into())
+    );
+    assert_eq!(hit["snapshot"], made["snapshot_id"]);
+    let by_tree = found("--tree", &tree);
+    assert_eq!((&by_tree[0]["object_type"], by_tree.as_array().unwrap().len()), (&"tree".into(), 1));
+    assert_eq!(found("--tree", blob), serde_json::json!([]));
+    let shown = fixture.run(["find", "--blob", blob, "--show-pack-id"]).code(0).stdout();
+    assert!(shown.starts_with(&format!("Found blob {blob}\n ... in file ")), "{shown}");
+    let pack = shown.lines().find_map(|line| line.strip_prefix("Object belongs to pack ")).unwrap();
+    let in_pack = found("--pack", pack);
+    assert!(in_pack.as_array().unwrap().iter().any(|hit| hit["id"] == blob), "{in_pack}");
+    fixture.run(["find", "--blob", "xyz"]).code(1).says("xyz: not the beginning of a fingerprint");
+    let counted = fixture.run(["stats", "--mode", "blobs-per-file", "--json"]).code(0).json();
+    assert_eq!((&counted["total_file_count"], &counted["total_size"]), (&2.into(), &200_000.into()));
+    assert_eq!(counted["total_blob_count"].as_u64().unwrap() % 2, 0);
+}
+
+#[test]
+fn snapshots_are_rewritten_to_a_part_another_host_and_another_time() {
+    let fixture = Fixture::new();
+    for name in ["keep/deep/a.txt", "keep/b.bin", "other/c.txt", "empty/d.bin"] {
+        fixture.write(name, name.as_bytes());
+    }
+    fixture.run(["backup", "source", "-q", "--host", "old"]).code(0);
+    let listed = || fixture.run(["ls", "latest:source", "-q"]).code(0).stdout();
+    fixture.run(["rewrite", "--include", "*.txt", "--exclude", "x"]).code(1).says("cannot be used with");
+    fixture.run(["rewrite", "--include", "nothing"]).code(0);
+    fixture.run(["rewrite", "-s"]).code(0);
+    let hosts = || {
+        let snapshots = fixture.run(["snapshots", "--json"]).code(0).json();
+        let fields =
+            |snapshot: &Value| (snapshot["hostname"].clone(), snapshot["time"].as_str().unwrap()[..4].to_owned());
+        snapshots.as_array().unwrap().iter().map(fields).collect::<Vec<_>>()
+    };
+    assert_eq!(hosts().len(), 1);
+    let change = ["rewrite", "--forget", "--new-host", "new", "--new-time", "2020-03-01 12:00:00"];
+    fixture.run(change.iter().chain(&["--dry-run"])).code(0);
+    fixture.run(change).code(0);
+    assert_eq!(hosts(), [("new".into(), "2020".to_owned())]);
+    fixture.run(change).code(0);
+    assert_eq!(hosts().len(), 1, "nothing is left to change");
+    fixture.run(["rewrite", "--forget", "--include", "keep/**/*.txt", "--new-host", "part"]).code(0);
+    assert_eq!(listed(), "/source/keep\n/source/keep/deep\n/source/keep/deep/a.txt\n");
+    assert_eq!(hosts()[0].0, "part");
+    fixture.run(["check", "--read-data"]).code(0);
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! `prune`: what it gives back, what it waits for, and what bad input gets.
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
-use crate::fixture::{Fixture, noise};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{Fixture, Ran, contents, noise};
+use crate::signals::wait_until;
 
 /// Returns the bytes of all files below a directory.
 fn bytes_below(directory: &Path) -> u64 {
@@ -234,4 +239,25 @@ fn copies_are_compressed_again_on_request_and_the_report_says_what_they_took() {
     assert!(
         fixture.run(["prune", "--recompress"]).code(0).stdout().contains("before, with what is not needed in them")
     );
+}
+
+#[test]
+fn prune_says_what_an_interrupted_backup_still_holds() {
+    let fixture = Fixture::new();
+    let mut child = fixture.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&noise(4, 16 << 20)).unwrap();
+    let containers = fixture.path("repository/containers");
+    wait_until(|| contents(&containers).iter().any(|(_, bytes)| bytes.is_some()));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    Ran(child.wait_with_output().unwrap()).code(130).says("interrupted; no snapshot was made");
+    drop(stdin);
+    let said = fixture.run(["prune"]).code(0).stdout();
+    assert!(said.contains("stay stored by 1 interrupted backup without a snapshot"), "{said}");
+    assert!(said.contains("`onefold prune --keep-unfinished 0s`") && said.contains("MiB\n"), "{said}");
+    let held = fixture.run(["prune", "--dry-run", "--json"]).code(0).json();
+    assert_eq!(held["unfinished_backups"], 1);
+    assert!(3_000_000 < held["unfinished_bytes"].as_u64().unwrap(), "{held}");
+    let freed = fixture.run(["prune", "--keep-unfinished", "0s", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!(freed["unfinished_backups"], 0, "{freed}");
 }

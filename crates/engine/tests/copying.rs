@@ -507,8 +507,7 @@ fn a_snapshot_whose_containers_were_copied_and_deleted_is_whole() {
     let options = PruneOptions {
         max_unused: MaxUnused::Bytes(0),
         max_repack_bytes: u64::MAX,
-        repack_small: true,
-        container_bytes: store.config.container_bytes,
+        repack_below_bytes: store.config.container_bytes / 2,
     };
     let plan = PrunePlan::new(counted, &options);
     let live: Vec<LiveChunk> = usage.live_chunks().unwrap().map(Result::unwrap).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use onefold_engine::compress::Compression;
-use onefold_engine::derive::{DeriveOptions, Exclusion, StoreOptions};
+use onefold_engine::derive::{DeriveOptions, RewriteOptions, StoreOptions};
 use onefold_engine::forget::{Forgetting, candidates};
 use onefold_engine::io::Disk;
 use onefold_engine::monitor::{Monitor, Silent};
@@ -30,9 +30,13 @@ use crate::integration::support::{
 /// Paths that the tests leave out: the first link of a group, a file, and a directory.
 const LEFT_OUT: [&str; 3] = ["/d/e/text", "file-002", "/d/empty"];
 
-pub(super) fn exclusion(patterns: &[&str]) -> Exclusion {
+pub(super) fn exclusion(patterns: &[&str]) -> RewriteOptions {
     let compiled = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), Case::Sensitive).unwrap();
-    Exclusion { patterns: vec![compiled], texts: patterns.iter().map(|text| (*text).to_owned()).collect() }
+    RewriteOptions {
+        patterns: vec![compiled],
+        texts: patterns.iter().map(|text| (*text).to_owned()).collect(),
+        ..RewriteOptions::default()
+    }
 }
 
 pub(super) fn options(world: &World, monitor: &Arc<dyn Monitor>) -> DeriveOptions {

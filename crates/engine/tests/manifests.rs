@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onefold_engine::derive::Exclusion;
+use onefold_engine::derive::RewriteOptions;
 use onefold_engine::error::Result;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::{ContainerKind, ObjectName, Prefix};
@@ -108,7 +108,11 @@ fn every_writer_names_a_container_for_each_chunk_and_no_others() {
         assert_ne!(recovered, sessions[0]);
         assert_eq!(assert_complete(&world, &store, "derived"), 0);
         let patterns = Patterns::parse([b"/d/large".as_slice()], Case::Sensitive).unwrap();
-        let exclusion = Exclusion { patterns: vec![patterns], texts: vec!["/d/large".to_owned()] };
+        let exclusion = RewriteOptions {
+            patterns: vec![patterns],
+            texts: vec!["/d/large".to_owned()],
+            ..RewriteOptions::default()
+        };
         let rewritten = rewrite(&store, &options, &storing(), second.report.session, &exclusion).unwrap();
         assert!(matches!(rewritten, Derived::Made(..)), "{rewritten:?}");
         assert_eq!(assert_complete(&world, &store, "rewritten"), 0);

@@ -33,12 +33,7 @@ use crate::integration::support::{
 /// A prune that waits for nobody and copies what frees anything.
 pub(super) fn request(world: &World, store: &Store) -> PruneRequest {
     PruneRequest {
-        options: PruneOptions {
-            max_unused: MaxUnused::Bytes(0),
-            max_repack_bytes: u64::MAX,
-            repack_small: false,
-            container_bytes: store.config.container_bytes,
-        },
+        options: PruneOptions { max_unused: MaxUnused::Bytes(0), max_repack_bytes: u64::MAX, repack_below_bytes: 0 },
         quick: false,
         fence_after: Duration::ZERO,
         wait: Duration::ZERO,

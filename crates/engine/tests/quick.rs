@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, ReadData, Severity, check};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, give_up, plan_prune, prune, quarantine};
-use onefold_engine::derive::Exclusion;
+use onefold_engine::derive::RewriteOptions;
 use onefold_engine::error::Result;
 use onefold_engine::monitor::{Monitor, Silent};
 use onefold_engine::object::names::{ContainerKind, ContainerName, ObjectName, Prefix};
@@ -577,7 +577,7 @@ fn step(world: &World, store: &Store, draw: &mut Draw, state: (&mut MemTree, &mu
             let Some(session) = chosen(draw, expected) else { return };
             let text = format!("/d/file-{}", draw.below(6));
             let patterns = Patterns::parse([text.as_bytes()], Case::Sensitive).unwrap();
-            let exclusion = Exclusion { patterns: vec![patterns], texts: vec![text] };
+            let exclusion = RewriteOptions { patterns: vec![patterns], texts: vec![text], ..RewriteOptions::default() };
             let made = rewrite(store, &silent(world), &storing(), session, &exclusion).unwrap();
             if let Derived::Made(id, _) = made {
                 expected.insert(id, restored(world, store, id));

@@ -32,7 +32,7 @@ pub(crate) struct StreamArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ParentArgs {
     /// Properties that a parent shares with this backup: host, paths, tags, or none of them; a --parent goes before them
-    #[arg(long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse)]
+    #[arg(short, long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse)]
     pub(crate) group_by: Grouping,
     /// Ignore the change time when comparing files
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::args::{ExcludePatterns, SelectionArgs};
+use crate::args::{ExcludePatterns, IncludePatterns, SelectionArgs};
 
 /// Options of `recover`.
 #[derive(Args, Debug)]
@@ -42,6 +42,17 @@ pub(crate) struct RewriteArgs {
     pub(crate) snapshots: Vec<String>,
     #[command(flatten)]
     pub(crate) patterns: ExcludePatterns,
+    #[command(flatten)]
+    pub(crate) includes: IncludePatterns,
+    /// Host of the new snapshots
+    #[arg(long, value_name = "HOST")]
+    pub(crate) new_host: Option<String>,
+    /// Time of the new snapshots, for example 2012-11-01 22:08:41
+    #[arg(long, value_name = "TIME")]
+    pub(crate) new_time: Option<String>,
+    /// Accepted for scripts, without effect: every snapshot has a summary
+    #[arg(short, long)]
+    pub(crate) snapshot_summary: bool,
     /// Forget each snapshot after its replacement is in the repository
     #[arg(long)]
     pub(crate) forget: bool,

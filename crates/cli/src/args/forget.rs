@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use onefold_engine::forget::{GroupBy, KeepRule, KeepRules, Limit, Period, Span, Trust};
+use clap::{Args, ValueEnum};
+use onefold_engine::forget::{GroupBy, KeepRule, KeepRules, Limit, Period, Span, WithinFrom};
 
 use crate::args::SelectionArgs;
 use crate::args::backup::Grouping;
@@ -16,8 +16,6 @@ pub(crate) struct ForgetArgs {
     /// Forget these snapshots, instead of applying a policy
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    #[command(flatten)]
-    pub(crate) keep: KeepArgs,
     /// Only snapshots of this host
     #[arg(long, value_name = "HOST", alias = "hostname")]
     pub(crate) host: Vec<String>,
@@ -36,6 +34,9 @@ pub(crate) struct ForgetArgs {
     /// Forget without a question, also a large part of a group
     #[arg(long)]
     pub(crate) force: bool,
+    /// Forget all snapshots that --host, --tag or --path select, if no rule is given
+    #[arg(long)]
+    pub(crate) unsafe_allow_remove_all: bool,
     /// Count all snapshots by their own times, also those that the repository received at another time
     #[arg(long)]
     pub(crate) trust_times: bool,
@@ -50,6 +51,18 @@ pub(crate) struct ForgetArgs {
     pub(crate) what_if: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    // Last: its heading is that of all options after it.
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
+}
+
+/// Moment that `--keep-within` counts back from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum WithinFromArg {
+    /// The latest snapshot of the group
+    Latest,
+    /// The time of the run
+    Now,
 }
 
 /// The rules of a policy.
@@ -93,6 +106,9 @@ pub(crate) struct KeepArgs {
     /// Keep the newest snapshot of each year in this time before the latest
     #[arg(long, value_name = "DURATION", value_parser = Span::parse)]
     keep_within_yearly: Option<Span>,
+    /// Moment that the times of --keep-within and its kind end at
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "latest")]
+    keep_within_from: WithinFromArg,
     /// Keep snapshots that have all of these tags
     #[arg(long, value_name = "TAG[,TAG...]")]
     keep_tag: Vec<String>,
@@ -121,7 +137,11 @@ impl KeepArgs {
         let all = self.keep_within.map(|span| KeepRule::Within(Period::Last, span));
         let counts = counts.into_iter().filter_map(|(period, limit)| Some(KeepRule::Count(period, limit?)));
         let within = within.into_iter().filter_map(|(period, span)| Some(KeepRule::Within(period, span?)));
-        KeepRules::new(tags.chain(all).chain(counts).chain(within))
+        let from = match self.keep_within_from {
+            WithinFromArg::Latest => WithinFrom::Newest,
+            WithinFromArg::Now => WithinFrom::Now,
+        };
+        KeepRules::new(tags.chain(all).chain(counts).chain(within)).within_from(from)
     }
 }
 
@@ -134,10 +154,5 @@ impl ForgetArgs {
     /// Returns the grouping.
     pub(crate) fn grouping(&self) -> GroupBy {
         GroupBy { host: self.group_by.host, paths: self.group_by.paths, tags: self.group_by.tags }
-    }
-
-    /// Returns whether times are doubted.
-    pub(crate) fn trust(&self) -> Trust {
-        if self.trust_times { Trust::Times } else { Trust::Compare }
     }
 }

@@ -35,6 +35,18 @@ pub(crate) struct FindArgs {
     /// Show sizes with units
     #[arg(long)]
     pub(crate) human_readable: bool,
+    /// Find the files with a chunk of contents: each PATTERN is a fingerprint, or its beginning
+    #[arg(long, conflicts_with_all = ["tree", "pack"])]
+    pub(crate) blob: bool,
+    /// Find the directories whose entries are this tree: each PATTERN is a fingerprint, or its beginning
+    #[arg(long, conflicts_with = "pack")]
+    pub(crate) tree: bool,
+    /// Find the files and directories with a chunk in a container: each PATTERN is its id, or its beginning
+    #[arg(long)]
+    pub(crate) pack: bool,
+    /// With --blob, --tree or --pack, also show the container of each chunk that is found
+    #[arg(long)]
+    pub(crate) show_pack_id: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
@@ -62,6 +74,8 @@ pub(crate) enum StatsMode {
     RestoreSize,
     /// Distinct contents of files
     FilesByContents,
+    /// Distinct chunks of each path
+    BlobsPerFile,
     /// Chunks that the snapshots need, and their space in the repository
     RawData,
     /// What each snapshot holds and no other one does; of named snapshots, what only these hold together

@@ -33,6 +33,9 @@ pub(crate) struct NewKeyArgs {
     /// File whose first line is the new password
     #[arg(long, value_name = "FILE")]
     pub(crate) new_password_file: Option<PathBuf>,
+    /// Take an empty password, which --insecure-no-password gives; anyone who has the repository can then read it
+    #[arg(long, conflicts_with = "new_password_file")]
+    pub(crate) new_insecure_no_password: bool,
     /// User to write into the slot
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,

@@ -11,9 +11,15 @@ pub(crate) struct LimitArgs {
     /// Copy at most this much in a prune, for example 50G
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_repack_size: Option<String>,
-    /// Join small containers in a prune, too
+    /// Join small containers in a prune, too: those below half of a container
     #[arg(long)]
     pub(crate) repack_small: bool,
+    /// Join containers that are smaller than this in a prune, too
+    #[arg(long, value_name = "SIZE", conflicts_with = "repack_small")]
+    pub(crate) repack_smaller_than: Option<String>,
+    /// The same as --max-unused unlimited: no container is kept in a cache
+    #[arg(long)]
+    pub(crate) repack_cacheable_only: bool,
     /// Compress what a prune copies again, with level 9 or --compression, and keep what gets shorter
     #[arg(long)]
     pub(crate) recompress: bool,
@@ -30,7 +36,7 @@ pub(crate) struct PruneArgs {
     pub(crate) limits: LimitArgs,
     /// Remove only containers that no snapshot refers to at all, by their lists in manifests; reads no tree and no copy, copies
     /// nothing, and leaves unused space among what is needed
-    #[arg(long, conflicts_with_all = ["max_repack_size", "repack_small", "recompress", "trust_copies"])]
+    #[arg(long, conflicts_with_all = ["max_repack_size", "repack_small", "repack_smaller_than", "recompress", "trust_copies"])]
     pub(crate) quick: bool,
     /// Delete containers only this long after the decision to delete them, for example 14d
     #[arg(long, value_name = "DURATION", default_value = "0s")]
@@ -48,7 +54,7 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) trust_copies: bool,
     /// Give up a prune that was interrupted or waits: what it has condemned stays
-    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_repack_size", "repack_small", "recompress", "trust_copies"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_repack_size", "repack_small", "repack_smaller_than", "recompress", "trust_copies"])]
     pub(crate) give_up: bool,
 }
 

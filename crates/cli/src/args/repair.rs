@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Command, FromArgMatches, Subcommand};
 
 use crate::args::backup::IndexServerArgs;
 
@@ -27,6 +27,28 @@ pub(crate) enum RepairCommand {
         "Remove the containers that were set aside": "onefold repair containers --remove-quarantined";
     })]
     Containers(RepairContainersArgs),
+    /// Set containers aside, and keep what is whole in them, as `repair containers --quarantine` does
+    #[command(after_help = examples! {
+        "Set a container aside": "onefold repair packs 0123456789abcdef0123456789abcdef/00000002";
+    })]
+    Packs(RepairPacksArgs),
+}
+
+/// Options of `repair packs`.
+#[derive(Args, Debug)]
+pub(crate) struct RepairPacksArgs {
+    /// Containers, by the paths that `check` prints or the ids that `list packs` prints
+    #[arg(value_name = "CONTAINER", required = true)]
+    pub(crate) containers: Vec<String>,
+}
+
+impl RepairPacksArgs {
+    /// Returns the options of `repair containers` that do the same.
+    pub(crate) fn quarantine(&self) -> RepairContainersArgs {
+        let matches = RepairContainersArgs::augment_args(Command::new("containers")).get_matches_from(["containers"]);
+        let args = RepairContainersArgs::from_arg_matches(&matches).expect("the options have defaults");
+        RepairContainersArgs { containers: self.containers.clone(), quarantine: true, ..args }
+    }
 }
 
 /// Options of `repair containers`.

@@ -1,11 +1,11 @@
-//! Options and commands of restic that onefold recognizes only to answer with a sentence.
+//! Options of restic that have no meaning here, and its commands that onefold recognizes only to answer with a sentence.
 
 use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand};
 
-/// Options of restic without a value that have no meaning here. Only `ONEFOLD_COMPAT=restic` accepts them.
-const SWITCHES: [&str; 7] = [
+/// Options of restic without a value that have no meaning here. They are accepted with a note.
+const SWITCHES: [&str; 8] = [
     "--insecure-tls",
     "--no-extra-verify",
     INSECURE_NO_PASSWORD,
@@ -13,10 +13,11 @@ const SWITCHES: [&str; 7] = [
     "--with-cache",
     "--use-fs-snapshot",
     "--sparse",
+    "--repack-uncompressed",
 ];
 
 /// Options of the same kind that take a value.
-const WITH_VALUES: [&str; 9] = [
+const WITH_VALUES: [&str; 10] = [
     "--option",
     "--cacert",
     "--tls-client-cert",
@@ -26,9 +27,10 @@ const WITH_VALUES: [&str; 9] = [
     "--limit-download",
     "--pack-size",
     "--repository-version",
+    "--unsafe-recover-no-free-space",
 ];
 
-/// The switch that makes `init` create an unencrypted repository.
+/// The switch that makes `init` create an unencrypted repository. Elsewhere the password is empty if no other is given.
 pub(crate) const INSECURE_NO_PASSWORD: &str = "--insecure-no-password";
 
 /// Those of these options that were typed.

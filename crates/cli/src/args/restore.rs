@@ -1,11 +1,10 @@
 //! Options of `restore`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::args::{ExcludePatterns, SelectionArgs};
+use crate::args::{ExcludePatterns, IncludePatterns, SelectionArgs};
 
 /// Treatment of files that already exist in the target.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -20,9 +19,6 @@ pub(crate) enum OverwriteArg {
     Never,
 }
 
-/// Options that exclude what they match from a restore. They conflict with those that include.
-const EXCLUDES: [&str; 4] = ["exclude", "iexclude", "exclude_file", "iexclude_file"];
-
 /// Options of `restore`.
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
@@ -32,18 +28,8 @@ pub(crate) struct RestoreArgs {
     pub(crate) snapshot: String,
     #[command(flatten)]
     pub(crate) destination: DestinationArgs,
-    /// Restore only files and directories that match the pattern
-    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) include: Vec<OsString>,
-    /// Like --include, but ignore case
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude: Vec<OsString>,
-    /// Read patterns to include from a file, one per line
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) include_file: Vec<PathBuf>,
-    /// Like --include-file, but ignore case
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude_file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) includes: IncludePatterns,
     #[command(flatten)]
     pub(crate) excludes: ExcludePatterns,
     /// Treatment of files that already exist; without this option, the directory must be empty

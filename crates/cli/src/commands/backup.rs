@@ -45,7 +45,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let activity = if args.is_stream() { Activity::Stream(sources::stream_path(args)?) } else { Activity::Files };
     let progress = Progress::new(output, &interrupt, activity);
-    let sources = if args.is_stream() { sources::stream(args, &interrupt)? } else { sources::files(args, &progress)? };
+    let sources = if args.is_stream() {
+        sources::stream(args, &interrupt)?
+    } else {
+        sources::files(settings.dialect, args, &progress)?
+    };
     if !args.dry_run {
         for name in opened.store.objects.complete()? {
             let path = opened.directory.join(name);
@@ -61,7 +65,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     let budget = if uses_bases { budget.with_bases(settings.memory_bytes) } else { budget };
     let options = BackupOptions { budget, ..options };
     if args.dry_run {
-        return try_out(output, &opened.store, &sources, &options, &progress);
+        return try_out(output, &opened.store, &sources, &options, (&Driver::threads(settings.threads), &progress));
     }
     let request = BackupRequest {
         cache: &cache.cache,
@@ -106,7 +110,8 @@ fn plan(
     cache: &OpenedCache,
     sources: &Sources,
 ) -> Result<BackupOptions> {
-    let Left { excludes, texts } = sources::excludes(&args.excludes, &[&opened.directory, &cache.directory])?;
+    let Left { excludes, texts } =
+        sources::excludes(settings.dialect, &args.excludes, &[&opened.directory, &cache.directory])?;
     let hostname = args.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(host_name);
     let time = args.time.as_deref().map(text::parse_time).transpose()?;
     let parent = parent(&opened.store, args, &hostname, &sources.paths, time)?;
@@ -279,16 +284,16 @@ fn print_processed(output: &Output, summary: &Summary, elapsed: Duration) -> Res
     Ok(output.line(format!("\nprocessed {files}, {bytes} in {time}"))?)
 }
 
-/// Reports what a backup would read, and writes nothing.
+/// Reports what a backup would read and add, and writes nothing.
 fn try_out(
     output: &Output,
     store: &Store,
     sources: &Sources,
     options: &BackupOptions,
-    progress: &Progress,
+    (driver, progress): (&Driver, &Progress),
 ) -> Result<()> {
     let start = options.time.unwrap_or_else(|| OsHost::new().now());
-    let found = dry_run(store, &sources.tree, options, progress)?;
+    let found = dry_run(store, &sources.tree, options, driver, progress)?;
     let elapsed = progress.elapsed();
     let summary = &found.summary;
     if output.json {
@@ -299,12 +304,15 @@ fn try_out(
             total_bytes_processed: summary.bytes_processed,
             total_duration: elapsed.as_secs_f64(),
             bytes_to_read: found.bytes_to_read,
+            data_blobs: summary.data_chunks,
+            data_added: summary.data_added,
         })?;
     } else if Verbosity::Normal <= output.verbosity {
         print_entries(output, summary)?;
         output.line(format!(
-            "Would read {}; only a backup finds how much of it is new",
-            text::bytes(found.bytes_to_read)
+            "Would read {}\nWould add to the repository: {} before compression",
+            text::bytes(found.bytes_to_read),
+            text::bytes(summary.data_added)
         ))?;
         print_processed(output, summary, elapsed)?;
         output.flush()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
-use onefold_engine::derive::{DeriveOptions, Exclusion, StoreOptions};
+use onefold_engine::derive::{DeriveOptions, Relabel, RewriteOptions, StoreOptions};
 use onefold_engine::forget::Forgetting;
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_identity::{host_name, user_name};
@@ -119,9 +119,15 @@ pub(crate) fn tag(settings: &Settings, output: &Arc<Output>, args: &TagArgs) -> 
 
 /// Makes snapshots without some paths.
 pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteArgs) -> Result<()> {
-    let (patterns, texts) = sources::exclude_patterns(&args.patterns)?;
-    ensure!(!patterns.is_empty(), "nothing to do: give --exclude, --iexclude, --exclude-file or --iexclude-file");
-    let exclusion = Exclusion { patterns, texts };
+    let (patterns, texts) = sources::exclude_patterns(settings.dialect, &args.patterns)?;
+    let only = sources::include_patterns(settings.dialect, &args.includes)?;
+    let time = args.new_time.as_deref().map(text::parse_time).transpose().context("--new-time")?;
+    let hostname = args.new_host.clone().filter(|host| !host.is_empty());
+    let changes = RewriteOptions { relabel: Relabel { tags: None, hostname, time }, only, patterns, texts };
+    ensure!(
+        args.snapshot_summary || !changes.is_empty(),
+        "nothing to do: give --exclude, --include or their kind, --new-host or --new-time"
+    );
     let run = Run::begin(settings, output, "rewrite")?;
     let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
     let storing = StoreOptions { compression: settings.compression, driver: Driver::threads(settings.threads) };
@@ -131,14 +137,14 @@ pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteA
     for (id, original) in selected {
         let so_far = || format!("snapshot {}, after {} rewritten", short_id(id), text::count(changed, "snapshot"));
         if args.dry_run {
-            let tried = repo::try_rewrite(store, &run.options, (id, original), &exclusion).with_context(so_far)?;
+            let tried = repo::try_rewrite(store, &run.options, (id, original), &changes).with_context(so_far)?;
             let Some(rewritten) = tried else {
                 run.unmodified(id)?;
                 continue;
             };
             run.would_change(id, &difference(original, &rewritten))?;
         } else {
-            match repo::rewrite(store, &run.options, &storing, id, &exclusion).with_context(so_far)? {
+            match repo::rewrite(store, &run.options, &storing, id, &changes).with_context(so_far)? {
                 Derived::Unmodified => {
                     run.unmodified(id)?;
                     continue;
@@ -161,8 +167,22 @@ pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteA
     run.finish()
 }
 
-/// Returns what a rewritten snapshot does not have any more.
+/// Returns what a rewritten snapshot does not have any more, and what it says of itself instead.
 fn difference(original: &Snapshot, rewritten: &Snapshot) -> String {
+    let mut parts = Vec::new();
+    if original.tree != rewritten.tree {
+        parts.push(removed(original, rewritten));
+    }
+    if original.hostname != rewritten.hostname {
+        parts.push(format!("host {}", rewritten.hostname));
+    }
+    if original.time != rewritten.time {
+        parts.push(format!("time {}", text::local_time(rewritten.time)));
+    }
+    parts.join(", ")
+}
+
+fn removed(original: &Snapshot, rewritten: &Snapshot) -> String {
     let (before, after) = (&original.summary, &rewritten.summary);
     let files = before.files_processed.saturating_sub(after.files_processed);
     let bytes = before.bytes_processed.saturating_sub(after.bytes_processed);

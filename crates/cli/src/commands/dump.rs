@@ -17,6 +17,7 @@ use onefold_engine::tree::Content;
 use crate::args::list::{ArchiveFormat, DumpArgs};
 use crate::commands::dump_contents::{Sources, WRITING, write_contents};
 use crate::commands::{dump_tar, dump_zip};
+use crate::compat::Dialect;
 use crate::files::Target;
 use crate::open::{OpenedSnapshot, metadata_reader};
 use crate::output::Output;
@@ -56,7 +57,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DumpArgs) -> Resu
         let links = FirstPaths::new(links);
         let (interrupt, owners) = (&interrupt, &snapshot.owners);
         let sources = Sources { output, interrupt, reader: &mut reader, fetcher: &mut fetcher, links, owners };
-        let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+        // To restic, a directory that was named with the snapshot is the root.
+        let named = if settings.dialect == Dialect::Restic { &args.file } else { &path };
+        let base: PathBuf = named.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let base = base.as_os_str().as_bytes();
         match args.archive {
             ArchiveFormat::Tar => dump_tar::write(out, sources, (root, base))?,

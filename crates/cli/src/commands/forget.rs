@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::forget::{
-    self, Basis, Candidate, Caution, Fate, ForgetPlan, Forgetting, Forgotten, GroupPlan, Policy, candidates,
+    self, Basis, Candidate, Caution, Fate, ForgetPlan, Forgetting, Forgotten, GroupPlan, Policy, Trust, candidates,
 };
 use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::snapshot::{ForgetBody, Snapshot};
@@ -16,6 +16,7 @@ use crate::args::forget::ForgetArgs;
 use crate::args::prune::PruneArgs;
 use crate::commands::snapshots::{Table, heading};
 use crate::commands::{prune, what_if};
+use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
 use crate::json::list::{ForgetGroup, KeepReason};
 use crate::json::{GroupKey, SnapshotObject, short_id};
@@ -32,14 +33,20 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ForgetArgs) 
         rules.is_empty() || args.snapshots.is_empty(),
         "name snapshots or give rules, not both: a named snapshot is forgotten whatever a rule would keep"
     );
+    let is_filtered = !(args.host.is_empty() && args.tag.is_empty() && args.path.is_empty());
     ensure!(
-        !rules.is_empty() || !args.snapshots.is_empty(),
+        !args.unsafe_allow_remove_all || !rules.is_empty() || !args.snapshots.is_empty() || is_filtered,
+        "--unsafe-allow-remove-all is not allowed unless a snapshot filter option is specified: give --host, --tag or --path"
+    );
+    ensure!(
+        !rules.is_empty() || !args.snapshots.is_empty() || args.unsafe_allow_remove_all,
         "no policy was specified, no snapshots will be removed: name snapshots, or give a rule such as --keep-daily 7"
     );
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let commits = trust::read_commits(settings, output, &opened.store)?;
-    let run = Run { store: &opened.store, output, args, interrupt, verbosity: settings.verbosity };
+    let (dialect, verbosity) = (settings.dialect, settings.verbosity);
+    let run = Run { store: &opened.store, output, args, interrupt, dialect, verbosity };
     let chosen = if args.snapshots.is_empty() { run.by_policy(&rules, &commits)? } else { run.by_name(&commits)? };
     output.flush()?;
     let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
@@ -61,6 +68,7 @@ struct Run<'a> {
     output: &'a Output,
     args: &'a ForgetArgs,
     interrupt: Interrupt,
+    dialect: Dialect,
     verbosity: Verbosity,
 }
 
@@ -106,12 +114,12 @@ impl Run<'_> {
         let policy = Policy {
             rules,
             group_by: self.args.grouping(),
-            trust: self.args.trust(),
+            trust: self.trust(rules),
             now: self.store.host.now(),
             zone: &text::utc_offset,
         };
         let plan = policy.plan(&all, &|candidate| selection.admits(candidate.snapshot));
-        if let Some(group) = plan.groups.iter().find(|group| group.is_emptied) {
+        if let Some(group) = plan.groups.iter().find(|group| group.is_emptied && !rules.is_empty()) {
             bail!(
                 "no rule keeps any snapshot of {}: refused, nothing was forgotten; name the snapshots to forget them",
                 self.name(group)
@@ -135,19 +143,33 @@ impl Run<'_> {
         let forgotten: Vec<SessionId> = forgotten.into_iter().map(|candidate| candidate.id).collect();
         if self.changes_nothing() {
             let option = if self.args.what_if { "--what-if" } else { "--dry-run" };
+            let end = match self.dialect {
+                Dialect::Onefold if !rules.is_empty() => format!("; without {option}, this needs --force"),
+                Dialect::Onefold | Dialect::Restic => String::new(),
+            };
             for caution in &cautions {
-                self.output.warn(&format!("warning: {caution}; without {option}, this needs --force"));
+                self.output.warn(&format!("warning: {caution}{end}"));
             }
             self.would_forget(&forgotten)?;
             return Ok(forgotten);
         }
-        ensure!(
-            cautions.is_empty() || self.args.force,
-            "{}; nothing was forgotten; --force does it",
-            cautions.join("; ")
-        );
+        if self.dialect == Dialect::Restic {
+            cautions.iter().for_each(|caution| self.output.warn(&format!("warning: {caution}")));
+        } else {
+            ensure!(
+                cautions.is_empty() || self.args.force || rules.is_empty(),
+                "{}; nothing was forgotten; --force does it",
+                cautions.join("; ")
+            );
+        }
         self.forget(&forgotten, &rules.to_string())?;
         Ok(forgotten)
+    }
+
+    /// Returns whether times are doubted. Restic does not, and nothing depends on them without a rule.
+    fn trust(&self, rules: &forget::KeepRules) -> Trust {
+        let is_trusted = self.args.trust_times || self.dialect == Dialect::Restic || rules.is_empty();
+        if is_trusted { Trust::Times } else { Trust::Compare }
     }
 
     /// Reports what the times of snapshots were compared with, and how many are doubtful.
@@ -219,7 +241,12 @@ impl Run<'_> {
         if listed.is_empty() {
             return Ok(());
         }
-        self.output.line(format!("{what} {}:", text::count(listed.len() as u64, "snapshot")))?;
+        // Programs look for the plural of restic.
+        let count = match self.dialect {
+            Dialect::Onefold => text::count(listed.len() as u64, "snapshot"),
+            Dialect::Restic => format!("{} snapshots", listed.len()),
+        };
+        self.output.line(format!("{what} {count}:"))?;
         let has_reasons = reasons.iter().any(|reasons| !reasons.is_empty());
         let reasons = (has_reasons && !self.args.compact).then_some(reasons.as_slice());
         let table = Table { output: self.output, compact: self.args.compact, long_ids: false, reasons };

@@ -12,6 +12,7 @@ use onefold_engine::types::Fingerprint;
 
 use crate::args::list::{LsArgs, SortArg};
 use crate::commands::ncdu;
+use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
 use crate::json::{LsNode, LsSnapshot, short_id};
 use crate::open::OpenedSnapshot;
@@ -41,6 +42,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &LsArgs) -> Result
         ));
     }
     let (root, base) = descend(&mut reader, snapshot.tree, found.path.as_bytes())?;
+    // To restic, a directory that was named with the snapshot is the root.
+    let base = if settings.dialect == Dialect::Restic { Vec::new() } else { base };
     for filter in &filters {
         filter.note(&base);
     }

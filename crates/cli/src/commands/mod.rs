@@ -14,6 +14,7 @@ mod dump_contents;
 mod dump_tar;
 mod dump_zip;
 mod find;
+mod find_objects;
 mod forget;
 mod init;
 mod key;
@@ -50,7 +51,7 @@ pub(crate) use version::PROGRAM;
 pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
     let environment: &Environment<'_> = &|name| std::env::var_os(name);
     let Arguments { global, mut command } = arguments;
-    let notes = dialect.notes(&global.ignored.args, environment)?;
+    let notes = dialect.notes(&global.ignored.args, environment);
     let settings = Settings::decide(dialect, &global, environment)?;
     #[cfg(feature = "lab")]
     let names_repository = global.repo.is_some();
@@ -78,6 +79,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Snapshots(args) => snapshots::run(&settings, &output, &args),
         Command::Ls(args) => ls::run(&settings, &output, &args),
         Command::Dump(args) => dump::run(&settings, &output, &args),
+        Command::Find(args) if args.blob || args.tree || args.pack => find_objects::run(&settings, &output, &args),
         Command::Find(args) => find::run(&settings, &output, &args),
         Command::Diff(args) => diff::run(&settings, &output, &args),
         Command::Stats(args) => stats::run(&settings, &output, &args),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::collect::plan::{MaxUnused, PlanTotals, PruneOptions};
 use onefold_engine::collect::{
-    Copies, PruneReport, PruneRequest, PruneState, UnendedSession, give_up, plan_prune, prune,
+    Copies, PruneReport, PruneRequest, PruneState, UnendedSession, UnfinishedBackup, give_up, plan_prune, prune,
+    unfinished_backups,
 };
 use onefold_engine::compress::Compression;
 use onefold_engine::io::os::{give_way, process_peak_rss_bytes};
@@ -16,6 +17,7 @@ use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::{QuarantinedContainer, Store};
 
 use crate::args::prune::{LimitArgs, PruneArgs};
+use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
 use crate::json::prune::{PruneSummary, WaitedSession};
 use crate::json::short_id;
@@ -55,7 +57,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
         }
     };
     let quarantined = opened.store.list_quarantined()?;
-    print(output, args, &report, &quarantined)?;
+    let unfinished = unfinished_backups(&opened.store, &cache.scratch())?;
+    if settings.dialect == Dialect::Restic && !output.json && Verbosity::Normal <= output.verbosity {
+        restic_lines(&report).into_iter().try_for_each(|line| output.line(line))?;
+    }
+    print(output, args, &report, (&quarantined, &unfinished))?;
     ensure!(
         report.findings.is_empty(),
         "not all of the repository can be read; `onefold check --read-data` reports more"
@@ -77,12 +83,15 @@ pub(crate) fn request(
     let limits = &args.limits;
     Ok(PruneRequest {
         options: PruneOptions {
-            max_unused: max_unused(&limits.max_unused)?,
+            max_unused: if limits.repack_cacheable_only {
+                MaxUnused::Unlimited
+            } else {
+                max_unused(&limits.max_unused)?
+            },
             max_repack_bytes: limits.max_repack_size.as_deref().map_or(Ok(u64::MAX), |text| {
                 parse_size(text).ok().with_context(|| format!("--max-repack-size {text}: not a size; write it as 50G"))
             })?,
-            repack_small: limits.repack_small,
-            container_bytes: store.config.container_bytes,
+            repack_below_bytes: repack_below(limits, store.config.container_bytes)?,
         },
         quick: args.quick,
         fence_after: duration("--fence-after", &args.fence_after)?,
@@ -110,6 +119,18 @@ fn copies(settings: &Settings, limits: &LimitArgs) -> Result<Copies> {
     Ok(Copies::recompressed(settings.chosen_compression))
 }
 
+/// Returns the size below which containers are joined.
+fn repack_below(limits: &LimitArgs, container_bytes: u32) -> Result<u32> {
+    match &limits.repack_smaller_than {
+        Some(text) => {
+            let size = parse_size(text).context("--repack-smaller-than")?;
+            Ok(u32::try_from(size).unwrap_or(u32::MAX))
+        }
+        None if limits.repack_small => Ok(container_bytes / 2),
+        None => Ok(0),
+    }
+}
+
 /// Reads a share of what is used, a size, or `unlimited`.
 fn max_unused(text: &str) -> Result<MaxUnused> {
     let wrong = || format!("--max-unused {text}: write a share, as 5%, a size, as 50G, or unlimited");
@@ -128,12 +149,17 @@ fn duration(option: &str, text: &str) -> Result<Duration> {
     text::parse_duration(text).with_context(|| option.to_owned())
 }
 
-fn print(output: &Output, args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedContainer]) -> Result<()> {
+fn print(
+    output: &Output,
+    args: &PruneArgs,
+    report: &PruneReport,
+    (quarantined, unfinished): (&[QuarantinedContainer], &[UnfinishedBackup]),
+) -> Result<()> {
     for finding in &report.findings {
         output.warn(finding);
     }
     if output.json {
-        output.message(&summary(args, report, quarantined))?;
+        output.message(&summary(args, report, (quarantined, unfinished)))?;
     } else if Verbosity::Normal <= output.verbosity {
         for line in lines(args, report) {
             output.line(line)?;
@@ -145,8 +171,58 @@ fn print(output: &Output, args: &PruneArgs, report: &PruneReport, quarantined: &
                 text::count(quarantined.len() as u64, "container"),
             ))?;
         }
+        for line in unfinished_lines(args, unfinished)? {
+            output.line(line)?;
+        }
     }
     Ok(output.flush()?)
+}
+
+/// Returns what backups without a snapshot still hold, and how to free it, in sentences.
+fn unfinished_lines(args: &PruneArgs, unfinished: &[UnfinishedBackup]) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    let limits = [
+        (true, "interrupted", "the next backup may use it", "--keep-unfinished", &args.keep_unfinished),
+        (false, "unended", "they may still be at work", "--fence-after", &args.fence_after),
+    ];
+    for (is_ended, what, why, option, limit) in limits {
+        let (limit, some) = (duration(option, limit)?, unfinished.iter().filter(|backup| backup.is_ended == is_ended));
+        let some: Vec<&UnfinishedBackup> = some.collect();
+        let Some(last) = some.iter().map(|backup| limit.saturating_sub(backup.age.unwrap_or_default())).max() else {
+            continue;
+        };
+        let (count, bytes) = (some.len() as u64, some.iter().map(|backup| backup.bytes).sum());
+        let count = text::count(count, &format!("{what} backup"));
+        let left = if last.is_zero() { String::new() } else { format!(" in {}", text::short_duration(last)) };
+        lines.push(format!(
+            "{} stay stored by {count} without a snapshot, since {why}; a prune{left} frees what no snapshot needs of it, \
+             `onefold prune {option} 0s` does now:",
+            text::bytes(bytes)
+        ));
+        lines.extend(some.iter().map(|backup| {
+            let host = if backup.hostname.is_empty() { "an unknown host" } else { &backup.hostname };
+            format!("  session {} on {host}: {}", short_id(backup.session), text::bytes(backup.bytes))
+        }));
+    }
+    Ok(lines)
+}
+
+/// Returns the plan in the lines that programs made for restic parse. A blob is a chunk.
+fn restic_lines(report: &PruneReport) -> Vec<String> {
+    let plan = &report.plan;
+    let line = |title: &str, chunks: u64, bytes| format!("{title:<13} {chunks:10} blobs / {}", text::bytes(bytes));
+    let removed = plan.removed_chunks + plan.removed_by_copying_chunks;
+    let freed = plan.removed_bytes + plan.freed_by_copying_bytes;
+    vec![
+        String::new(),
+        line("to repack:", plan.copied_chunks, plan.copied_bytes + plan.freed_by_copying_bytes),
+        line("this removes:", plan.removed_by_copying_chunks, plan.freed_by_copying_bytes),
+        line("to delete:", plan.removed_chunks, plan.removed_bytes),
+        line("total prune:", removed, freed),
+        line("remaining:", plan.chunks.saturating_sub(removed), plan.stored_bytes.saturating_sub(freed)),
+        format!("unused size after prune: {}", text::bytes(plan.left_unused_bytes)),
+        String::new(),
+    ]
 }
 
 /// Returns the bytes of quarantined containers.
@@ -272,7 +348,11 @@ fn waited(session: &UnendedSession) -> String {
     format!("  session {} on {host}{since}", short_id(session.id))
 }
 
-fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedContainer]) -> PruneSummary {
+fn summary(
+    args: &PruneArgs,
+    report: &PruneReport,
+    (quarantined, unfinished): (&[QuarantinedContainer], &[UnfinishedBackup]),
+) -> PruneSummary {
     let plan = &report.plan;
     let kept_seconds = if let PruneState::Kept(left) = &report.state { Some(left.as_secs()) } else { None };
     let waiting_for = WaitedSession::of_state(&report.state);
@@ -314,6 +394,8 @@ fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedCon
         waiting_for,
         kept_seconds,
         leftovers_removed: report.leftovers.0,
+        unfinished_backups: unfinished.len() as u64,
+        unfinished_bytes: unfinished.iter().map(|backup| backup.bytes).sum(),
         peak_rss_bytes: process_peak_rss_bytes(),
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &RepairCom
         RepairCommand::Index(args) => index(settings, output, args),
         RepairCommand::Snapshots(args) => snapshots(settings, output, args),
         RepairCommand::Containers(args) => repair_containers::run(settings, output, args),
+        RepairCommand::Packs(args) => repair_containers::run(settings, output, &args.quarantine()),
     }
 }
 

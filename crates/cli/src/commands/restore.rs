@@ -45,7 +45,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs)
          always, or no --verify",
         args.overwrite.and_then(|when| when.to_possible_value()).map_or_else(String::new, |v| v.get_name().to_owned())
     );
-    let filter = filter(args)?;
+    let filter = filter(settings.dialect, args)?;
     if args.delete {
         ensure_delete_makes_sense(args, when, &filter)?;
     }
@@ -79,7 +79,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs)
         filter: filter.clone(),
         target,
         effect: if args.dry_run { Effect::DryRun } else { Effect::Write },
-        overwrite: overwrite(when),
+        overwrite: overwrite(settings.dialect, when),
         full_directories: full_directories(args, &found),
         verify: args.verify,
         trust: trust(args, opened),
@@ -261,9 +261,10 @@ fn would_fold_case(directory: &Path) -> Result<bool> {
     Ok(above.map_or(Ok(false), |above| above.folds_case())?)
 }
 
-fn overwrite(args: Option<OverwriteArg>) -> Overwrite {
+fn overwrite(dialect: Dialect, args: Option<OverwriteArg>) -> Overwrite {
     match args {
         None => Overwrite::Refuse,
+        Some(OverwriteArg::Always) if dialect == Dialect::Restic => Overwrite::IfDifferent,
         Some(OverwriteArg::Always) => Overwrite::Always,
         Some(OverwriteArg::IfChanged) => Overwrite::IfChanged,
         Some(OverwriteArg::IfNewer) => Overwrite::IfNewer,
@@ -277,14 +278,9 @@ fn trust(args: &RestoreArgs, opened: &Opened) -> Trust {
     if args.untrusted || !is_trusted { Trust::Untrusted } else { Trust::Full }
 }
 
-fn filter(args: &RestoreArgs) -> Result<Filter> {
-    let (include, _) = sources::compile([(&args.include, &args.include_file), (&args.iinclude, &args.iinclude_file)])?;
-    let (exclude, _) = sources::exclude_patterns(&args.excludes)?;
-    let lists = [&args.include_file, &args.iinclude_file];
-    ensure!(
-        !include.is_empty() || lists.iter().all(|lists| lists.is_empty()),
-        "the files with patterns to include hold none, so that nothing would be restored"
-    );
+fn filter(dialect: Dialect, args: &RestoreArgs) -> Result<Filter> {
+    let include = sources::include_patterns(dialect, &args.includes)?;
+    let (exclude, _) = sources::exclude_patterns(dialect, &args.excludes)?;
     Ok(Filter { include, exclude })
 }
 

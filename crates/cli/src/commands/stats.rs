@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use onefold_engine::collect::ledger::{LedgerRequest, held_by_each, held_by_set};
-use onefold_engine::inspect::{RawStats, StatsRequest, contents_stats, raw_stats, restore_stats};
+use onefold_engine::inspect::{RawStats, StatsRequest, contents_stats, raw_stats, reference_stats, restore_stats};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::store::commits::Commits;
@@ -36,13 +36,19 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Res
             let counted = contents_stats(&mut reader, &request)?;
             counts(&mut lines, snapshots_count, counted.files, counted.bytes)
         }
+        StatsMode::BlobsPerFile => {
+            let counted = reference_stats(&mut reader, &request)?;
+            lines.push(("Total chunk count:", counted.chunks.to_string()));
+            let message = counts(&mut lines, snapshots_count, counted.files, counted.bytes);
+            Stats { total_blob_count: Some(counted.chunks), ..message }
+        }
         StatsMode::RawData => {
             let logical = restore_stats(&mut reader, &request)?.bytes;
             let raw = raw_stats(&mut reader, &request)?;
             describe(&mut lines, &raw, logical);
             let total_size = raw.data_bytes_stored + raw.metadata_bytes_stored;
             let raw = Some(StatsRaw::of(&raw, logical));
-            Stats { total_size, total_file_count: None, snapshots_count, raw }
+            Stats { total_size, total_file_count: None, total_blob_count: None, snapshots_count, raw }
         }
     };
     if output.json {
@@ -115,7 +121,7 @@ fn exclusive(
 fn counts(lines: &mut Vec<(&'static str, String)>, snapshots_count: usize, files: u64, bytes: u64) -> Stats {
     lines.push(("Total file count:", files.to_string()));
     lines.push(("Total size:", text::bytes(bytes)));
-    Stats { total_size: bytes, total_file_count: Some(files), snapshots_count, raw: None }
+    Stats { total_size: bytes, total_file_count: Some(files), total_blob_count: None, snapshots_count, raw: None }
 }
 
 fn describe(lines: &mut Vec<(&'static str, String)>, raw: &RawStats, logical: u64) {

@@ -1,17 +1,50 @@
 //! JSON messages of `find`, `diff`, `stats` and `cat`.
 
-use onefold_engine::chunk::Chunking;
+use onefold_engine::chunk::{ChunkSizes, Chunking};
 use onefold_engine::crypto::slot::{Slot, hex};
 use onefold_engine::inspect::{Change, Contents, Difference, RawStats, SideCounts};
 use onefold_engine::object::Config;
 use onefold_engine::recipe::RecipeItem;
-use onefold_engine::repo::LongRepositoryId;
+use onefold_engine::repo::{LongRepositoryId, SnapshotId};
+use onefold_engine::snapshot::Snapshot;
 use onefold_engine::tree::{Content, Entry};
 use serde::Serialize;
 
 use crate::json::NodeFields;
 use crate::text;
-use onefold_engine::types::Chunk;
+use onefold_engine::types::{Chunk, Fingerprint, SessionId};
+
+/// A use of a chunk that `find` found.
+#[derive(Serialize)]
+pub(crate) struct FoundObject {
+    object_type: &'static str,
+    id: String,
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_tree: Option<String>,
+    snapshot: String,
+    time: String,
+}
+
+impl FoundObject {
+    /// Takes the fields of a use in a file of the directory `tree`, or as a directory.
+    pub(crate) fn of(
+        session: SessionId,
+        snapshot: &Snapshot,
+        fingerprint: &Fingerprint,
+        path: &[u8],
+        tree: Option<Fingerprint>,
+    ) -> Self {
+        Self {
+            object_type: if tree.is_some() { "blob" } else { "tree" },
+            id: fingerprint.to_string(),
+            path: String::from_utf8_lossy(path).into_owned(),
+            parent_tree: tree.map(|tree| tree.to_string()),
+            snapshot: SnapshotId(session).to_string(),
+            time: text::rfc3339(snapshot.time),
+        }
+    }
+}
 
 /// An entry that `find` found.
 #[derive(Serialize)]
@@ -117,6 +150,8 @@ pub(crate) struct Stats {
     pub(crate) total_size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) total_file_count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) total_blob_count: Option<u64>,
     pub(crate) snapshots_count: usize,
     #[serde(flatten)]
     pub(crate) raw: Option<StatsRaw>,
@@ -202,7 +237,7 @@ pub(crate) struct CatConfig {
 #[derive(Serialize)]
 #[serde(tag = "method", rename_all = "lowercase")]
 enum CatChunking {
-    Gear { min: u32, target: u32, max: u32 },
+    Gear { min: u32, average: u32, max: u32 },
     Fixed { size: u32 },
 }
 
@@ -215,7 +250,9 @@ impl CatConfig {
             created: text::rfc3339(config.created),
             encrypted: config.clear_key.is_none(),
             chunking: match config.chunking {
-                Chunking::Gear(sizes) => CatChunking::Gear { min: sizes.min, target: sizes.target, max: sizes.max },
+                Chunking::Gear(ChunkSizes { min, target, max }) => {
+                    CatChunking::Gear { min, average: min.saturating_add(target), max }
+                }
                 Chunking::Fixed { bytes } => CatChunking::Fixed { size: bytes },
             },
             region_size: config.region_bytes,

@@ -47,6 +47,8 @@ pub(crate) struct PruneSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept_seconds: Option<u64>,
     pub(crate) leftovers_removed: u64,
+    pub(crate) unfinished_backups: u64,
+    pub(crate) unfinished_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
 }

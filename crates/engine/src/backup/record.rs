@@ -9,6 +9,7 @@ use crate::backup::block::{FileEnd, Step};
 use crate::backup::cut::CutEvent;
 use crate::backup::entry::AccessTimes;
 use crate::backup::ingest::{ChunkRule, Ingest};
+use crate::backup::parent::Parent;
 use crate::backup::read::{FileReader, SourceReader};
 use crate::error::Result;
 use crate::io::tree::SourceTree;
@@ -56,9 +57,21 @@ pub fn record(
     monitor: &dyn Monitor,
     each: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
 ) -> Result<u64> {
+    record_changed(source, options, None, driver, monitor, each)
+}
+
+/// Does the same with what a parent does not have.
+pub(super) fn record_changed(
+    source: &Arc<dyn SourceTree>,
+    options: RecordOptions,
+    parent: Option<Parent>,
+    driver: &Driver,
+    monitor: &dyn Monitor,
+    each: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+) -> Result<u64> {
     let files = FileReader::new(ENTRY_BYTES_MAX, AccessTimes::LeftOut);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
-    let reader = SourceReader::new(files, walk, None);
+    let reader = SourceReader::new(files, walk, parent);
     let ingest = Ingest::new(driver, reader, files, options.rule, (&options.budget, options.accelerator.as_ref()));
     let mut failures = 0;
     let mut open = PathBuf::new();

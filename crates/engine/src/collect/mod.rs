@@ -27,6 +27,7 @@ pub mod settle;
 mod stale;
 mod steps;
 mod survey;
+mod unfinished;
 pub mod usage;
 mod wait;
 mod weigh;
@@ -41,6 +42,7 @@ pub use request::{PruneReport, PruneRequest, PruneState};
 pub use rescue::rescue_pending;
 pub use salvage::{Salvaged, salvage};
 pub use steps::give_up_open as give_up;
+pub use unfinished::{UnfinishedBackup, unfinished_backups};
 pub use wait::UnendedSession;
 pub use what_if::{WhatIf, what_if};
 

@@ -27,6 +27,8 @@ pub struct ContainerUsage {
     pub dead_bytes: u32,
     /// Live chunks whose copy is the one to keep, at most 65,535.
     pub live_chunks: u16,
+    /// All other chunks, at most 65,535.
+    pub dead_chunks: u16,
     /// Number of the newest snapshot that reaches one of them; 0 is the newest of all.
     pub rank: u16,
 }
@@ -35,6 +37,11 @@ impl ContainerUsage {
     /// Returns true if nothing in it is needed. A chunk may be empty, so bytes do not decide.
     pub fn is_dead(&self) -> bool {
         self.live_chunks == 0
+    }
+
+    /// Returns the number of its chunks.
+    fn chunks(&self) -> u64 {
+        u64::from(self.live_chunks) + u64::from(self.dead_chunks)
     }
 
     /// Returns the stored bytes that are not needed: the share of the plaintext, rounded up.
@@ -106,10 +113,8 @@ pub struct PruneOptions {
     pub max_unused: MaxUnused,
     /// Most stored bytes that are copied.
     pub max_repack_bytes: u64,
-    /// Joins small containers, too.
-    pub repack_small: bool,
-    /// Greatest size of a container. Below half of it, a container is small.
-    pub container_bytes: u32,
+    /// Joins containers below this size, too.
+    pub repack_below_bytes: u32,
 }
 
 /// What a plan does, in numbers. Stored bytes are estimated from shares of plaintext.
@@ -119,18 +124,26 @@ pub struct PlanTotals {
     pub containers: u64,
     /// Bytes of them.
     pub stored_bytes: u64,
+    /// Chunks in them, as far as they are known.
+    pub chunks: u64,
     /// Stored bytes that are not needed.
     pub unused_bytes: u64,
     /// Containers removed without copying.
     pub removed_containers: u64,
     /// Bytes of them.
     pub removed_bytes: u64,
+    /// Chunks in them.
+    pub removed_chunks: u64,
     /// Containers copied and then removed.
     pub copied_containers: u64,
     /// Those among them that are copied for their hints alone.
     pub refreshed_containers: u64,
     /// Stored bytes that are copied.
     pub copied_bytes: u64,
+    /// Chunks in the containers that are copied.
+    pub copied_chunks: u64,
+    /// Those of them that are not needed.
+    pub removed_by_copying_chunks: u64,
     /// Stored bytes that copying frees.
     pub freed_by_copying_bytes: u64,
     /// Stored bytes that are not needed and stay.
@@ -174,6 +187,7 @@ impl PrunePlan {
         for container in usage {
             plan.totals.containers += 1;
             plan.totals.stored_bytes += u64::from(container.stored_bytes);
+            plan.totals.chunks += container.chunks();
             plan.totals.unused_bytes += container.unused_bytes();
             if container.is_dead() {
                 plan.remove(&container);
@@ -182,7 +196,7 @@ impl PrunePlan {
             if container.dead_bytes != 0 {
                 wasteful.push(container);
             }
-            if options.repack_small && container.stored_bytes < options.container_bytes / 2 {
+            if container.stored_bytes < options.repack_below_bytes {
                 small.push(container);
             }
         }
@@ -259,10 +273,13 @@ impl PrunePlan {
             if container.is_dead() {
                 totals.removed_containers -= 1;
                 totals.removed_bytes -= u64::from(container.stored_bytes);
+                totals.removed_chunks -= container.chunks();
             } else {
                 totals.copied_containers -= 1;
                 totals.copied_bytes -= container.used_bytes();
                 totals.freed_by_copying_bytes -= container.unused_bytes();
+                totals.copied_chunks -= container.chunks();
+                totals.removed_by_copying_chunks -= u64::from(container.dead_chunks);
             }
         }
         self.remove.retain(|number| !numbers.contains(*number));
@@ -302,6 +319,7 @@ impl PrunePlan {
         self.remove.push(container.number);
         self.totals.removed_containers += 1;
         self.totals.removed_bytes += u64::from(container.stored_bytes);
+        self.totals.removed_chunks += container.chunks();
     }
 
     /// Adds a container that is copied to the totals; returns false if a limit forbids it.
@@ -317,6 +335,8 @@ impl PrunePlan {
         self.totals.copied_bytes = copied_bytes;
         self.totals.copied_containers += 1;
         self.totals.freed_by_copying_bytes += container.unused_bytes();
+        self.totals.copied_chunks += container.chunks();
+        self.totals.removed_by_copying_chunks += u64::from(container.dead_chunks);
         self.totals.left_unused_bytes -= container.unused_bytes();
         true
     }
@@ -386,12 +406,21 @@ mod tests {
 
     fn options(max_unused: MaxUnused) -> PruneOptions {
         let max_repack_bytes = u64::MAX;
-        PruneOptions { max_unused, max_repack_bytes, repack_small: false, container_bytes: CONTAINER_BYTES }
+        PruneOptions { max_unused, max_repack_bytes, repack_below_bytes: 0 }
     }
 
     fn usage(number: u32, stored_bytes: u32, live_bytes: u32, dead_bytes: u32) -> ContainerUsage {
         let live_chunks = u16::from(live_bytes != 0);
-        ContainerUsage { number, kind: ContainerKind::Data, stored_bytes, live_bytes, dead_bytes, live_chunks, rank: 0 }
+        ContainerUsage {
+            number,
+            kind: ContainerKind::Data,
+            stored_bytes,
+            live_bytes,
+            dead_bytes,
+            live_chunks,
+            dead_chunks: 0,
+            rank: 0,
+        }
     }
 
     fn random_number(random: &mut SplitMix64, below: u64) -> u32 {
@@ -410,6 +439,7 @@ mod tests {
                 live_bytes: if live_chunks == 0 { 0 } else { random_number(random, plain) },
                 dead_bytes: if random.coin() { 0 } else { random_number(random, plain) },
                 live_chunks,
+                dead_chunks: 0,
                 rank: u16::try_from(random.below(5)).unwrap(),
             }
         };
@@ -423,7 +453,11 @@ mod tests {
             _ => MaxUnused::Unlimited,
         };
         let max_repack_bytes = if random.coin() { u64::MAX } else { random.below(16 << 20) };
-        PruneOptions { max_repack_bytes, repack_small: random.coin(), ..options(max_unused) }
+        PruneOptions {
+            max_repack_bytes,
+            repack_below_bytes: if random.coin() { CONTAINER_BYTES / 2 } else { 0 },
+            ..options(max_unused)
+        }
     }
 
     #[test]
@@ -457,7 +491,7 @@ mod tests {
             if options.max_repack_bytes == u64::MAX {
                 assert!(totals.left_unused_bytes <= options.max_unused.bytes(used), "seed {seed}: {totals:?}");
             }
-            if options.max_unused == MaxUnused::Unlimited && !options.repack_small {
+            if options.max_unused == MaxUnused::Unlimited && options.repack_below_bytes == 0 {
                 assert!(plan.copy.is_empty(), "seed {seed}");
             }
             assert!(!totals.is_cut, "seed {seed}");
@@ -469,7 +503,7 @@ mod tests {
         for seed in 0..20_000 {
             let mut random = SplitMix64::new(seed);
             let all = random_usage(&mut random);
-            let options = PruneOptions { repack_small: false, ..random_options(&mut random) };
+            let options = PruneOptions { repack_below_bytes: 0, ..random_options(&mut random) };
             let [low, high] = {
                 let limits = [random.below(8 << 20), random.below(8 << 20)];
                 [limits[0].min(limits[1]), limits[0].max(limits[1])]
@@ -522,7 +556,7 @@ mod tests {
     #[test]
     fn ten_small_containers_of_a_kind_are_joined_if_asked_for() {
         let small = |count: u32| (0..count).map(|number| usage(number, CONTAINER_BYTES / 2 - 1, 1, 0));
-        let join = PruneOptions { repack_small: true, ..options(MaxUnused::Unlimited) };
+        let join = PruneOptions { repack_below_bytes: CONTAINER_BYTES / 2, ..options(MaxUnused::Unlimited) };
         assert_eq!(PrunePlan::new(small(10), &join).copy.len(), 10);
         assert_eq!(PrunePlan::new(small(9), &join).copy.len(), 0);
         assert_eq!(PrunePlan::new(small(9), &join).totals.copied_bytes, 0);

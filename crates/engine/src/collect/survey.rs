@@ -385,7 +385,16 @@ pub(super) type UsageOf<'a> = dyn Fn(u32, ContainerKind, u32) -> Option<Containe
 /// Returns the usage of a container of which nothing is needed.
 #[expect(clippy::unnecessary_wraps, reason = "the form of `UsageOf`")]
 pub(super) fn usage_of_dead(number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
-    Some(ContainerUsage { number, kind, stored_bytes, live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: 0 })
+    Some(ContainerUsage {
+        number,
+        kind,
+        stored_bytes,
+        live_bytes: 0,
+        dead_bytes: 0,
+        live_chunks: 0,
+        dead_chunks: 0,
+        rank: 0,
+    })
 }
 
 /// A plan with what it was made from.

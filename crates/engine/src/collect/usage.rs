@@ -35,7 +35,7 @@ pub(super) const WANTED_LEN: usize = PREFIX_LEN + 4;
 const NO_RANK: u16 = u16::MAX;
 /// Greatest rank, which all older snapshots share.
 pub const RANK_MAX: u16 = NO_RANK - 1;
-/// The least memory that a count takes, in bytes, beside 12 for each container: its smallest share is an eighth.
+/// The least memory that a count takes, in bytes, beside 16 for each container: its smallest share is an eighth.
 pub const MEMORY_BYTES_MIN: usize = 8 * crate::spill::partition::PARTITIONS_BYTES_MIN;
 
 const _: () = assert!(crate::container::directory::CHUNKS_MAX <= 1 << 16, "a slot has 16 bits");
@@ -115,19 +115,20 @@ impl Copy {
     }
 }
 
-/// What is known of a container, in 12 bytes.
+/// What is known of a container, in 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Counts {
     live_bytes: u32,
     dead_bytes: u32,
     live_chunks: u16,
+    dead_chunks: u16,
     rank: u16,
 }
 
-const _: () = assert!(size_of::<Counts>() == 12);
+const _: () = assert!(size_of::<Counts>() == 16);
 
 impl Counts {
-    const UNKNOWN: Self = Self { live_bytes: 0, dead_bytes: 0, live_chunks: 0, rank: NO_RANK };
+    const UNKNOWN: Self = Self { live_bytes: 0, dead_bytes: 0, live_chunks: 0, dead_chunks: 0, rank: NO_RANK };
 
     fn add_live(&mut self, copy: &Copy) {
         self.live_bytes = self.live_bytes.saturating_add(copy.len);
@@ -137,6 +138,7 @@ impl Counts {
 
     fn add_dead(&mut self, len: u32) {
         self.dead_bytes = self.dead_bytes.saturating_add(len);
+        self.dead_chunks = self.dead_chunks.saturating_add(1);
     }
 
     /// Returns true if a copy of a chunk is better kept here than there: where a newer snapshot reads, else where a larger
@@ -160,7 +162,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Counts the usage of containers, whose numbers are below `containers`. Takes 12 bytes for each, and `memory_bytes`.
+    /// Counts the usage of containers, whose numbers are below `containers`. Takes 16 bytes for each, and `memory_bytes`.
     pub fn count(
         scratch: &Scratch,
         host: &Arc<dyn Host>,
@@ -193,8 +195,8 @@ impl Usage {
     /// Returns the usage of a container; `None` if no chunk of it is known, which proves nothing.
     pub fn of(&self, number: u32, kind: ContainerKind, stored_bytes: u32) -> Option<ContainerUsage> {
         let counts = self.counts.get(number as usize).filter(|counts| **counts != Counts::UNKNOWN)?;
-        let Counts { live_bytes, dead_bytes, live_chunks, rank } = *counts;
-        Some(ContainerUsage { number, kind, stored_bytes, live_bytes, dead_bytes, live_chunks, rank })
+        let Counts { live_bytes, dead_bytes, live_chunks, dead_chunks, rank } = *counts;
+        Some(ContainerUsage { number, kind, stored_bytes, live_bytes, dead_bytes, live_chunks, dead_chunks, rank })
     }
 
     /// Returns the plaintext of the live chunks of a container whose copy is the one to keep.

@@ -222,12 +222,21 @@ mod tests {
     use crate::random::SplitMix64;
 
     fn options(max_unused: MaxUnused) -> PruneOptions {
-        PruneOptions { max_unused, max_repack_bytes: u64::MAX, repack_small: false, container_bytes: 1 << 20 }
+        PruneOptions { max_unused, max_repack_bytes: u64::MAX, repack_below_bytes: 0 }
     }
 
     fn usage(number: u32, stored_bytes: u32, (live_bytes, dead_bytes): (u32, u32)) -> ContainerUsage {
         let live_chunks = u16::from(live_bytes != 0);
-        ContainerUsage { number, kind: ContainerKind::Data, stored_bytes, live_bytes, dead_bytes, live_chunks, rank: 0 }
+        ContainerUsage {
+            number,
+            kind: ContainerKind::Data,
+            stored_bytes,
+            live_bytes,
+            dead_bytes,
+            live_chunks,
+            dead_chunks: 0,
+            rank: 0,
+        }
     }
 
     #[test]

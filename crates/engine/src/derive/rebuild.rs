@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::derive::RewriteOptions;
 use crate::derive::node_stage::{NodeSink, NodeStage};
 use crate::error::{Error, Result};
+use crate::io::tree::EntryKind;
 use crate::monitor::Monitor;
-use crate::source::exclude::Patterns;
 use crate::store::MetadataReader;
 use crate::store::cursor::HintedEntry;
 use crate::store::walk::{Event, TreeWalk};
@@ -63,6 +64,10 @@ pub(crate) trait TreeEdit {
     fn unreadable(&mut self, path: &Path, error: Error) -> Result<()>;
     /// Takes the path of a directory with such a part, and the number of its entries that stay. Without entries it is left out.
     fn cut(&mut self, _path: &Path, _entries: u64) {}
+    /// Returns true if a directory without entries is left out.
+    fn drops_empty(&self, _path: &Path) -> bool {
+        false
+    }
 }
 
 /// Outcomes of [`TreeEdit::entry`].
@@ -76,18 +81,22 @@ pub(crate) enum Edited {
     LeftOut,
 }
 
-/// Leaves the paths out that patterns match. Fails if a node cannot be read.
+/// Leaves the paths out that a rewrite leaves out. Fails if a node cannot be read.
 #[derive(Debug)]
 pub(crate) struct Without<'a> {
-    /// Lists of patterns; what one of them excludes is excluded.
-    pub(crate) patterns: &'a [Patterns],
+    /// The changes.
+    pub(crate) changes: &'a RewriteOptions,
     /// Receiver of the paths.
     pub(crate) monitor: &'a dyn Monitor,
 }
 
 impl TreeEdit for Without<'_> {
     fn entry(&mut self, path: &Path, hinted: HintedEntry, _: &mut NodeSink<'_>) -> Result<Edited> {
-        if !self.patterns.iter().any(|patterns| patterns.matches(path)) {
+        let RewriteOptions { only, patterns, .. } = self.changes;
+        let is_directory = hinted.entry.kind == EntryKind::Directory;
+        let stays = only.is_empty()
+            || only.iter().any(|list| list.matches(path, is_directory) || (is_directory && list.reaches(path)));
+        if stays && !patterns.iter().any(|list| list.matches(path, is_directory)) {
             return Ok(Edited::Kept(hinted));
         }
         self.monitor.excluded(path);
@@ -96,6 +105,11 @@ impl TreeEdit for Without<'_> {
 
     fn unreadable(&mut self, path: &Path, error: Error) -> Result<()> {
         Err(error.context(path.display()))
+    }
+
+    fn drops_empty(&self, path: &Path) -> bool {
+        let only = &self.changes.only;
+        !only.is_empty() && !only.iter().any(|list| list.matches(path, true))
     }
 }
 
@@ -156,7 +170,8 @@ impl<'a> Rebuild<'a> {
                     if is_cut {
                         edit.cut(&path, entries);
                     }
-                    let is_left_out = is_cut && entries == 0 && innermost.entry.is_some();
+                    let is_left_out = entries == 0 && innermost.entry.is_some() && (is_cut || edit.drops_empty(&path));
+                    innermost.is_changed |= is_left_out;
                     let left = if is_left_out { None } else { Some(self.finish(innermost)?) };
                     let (is_changed, is_incomplete) = (innermost.is_changed, innermost.is_incomplete);
                     let mut above = walk.levels().iter_mut().nth_back(1).map(|level| &mut level.state);

@@ -18,5 +18,5 @@ pub use candidate::{Candidate, HeadTime, Received};
 pub use doubt::{Basis, Doubt, Trust};
 pub use plan::{Caution, Fate, ForgetPlan, GroupBy, GroupKey, GroupPlan, Policy};
 pub use receipt::candidates;
-pub use rules::{KeepRule, KeepRules, Limit, Reason};
+pub use rules::{KeepRule, KeepRules, Limit, Reason, WithinFrom};
 pub use write::{Forgetting, Forgotten};

@@ -32,7 +32,7 @@ pub enum KeepRule {
     Tags(Vec<String>),
     /// Keeps the newest snapshot of each of a number of periods.
     Count(Period, Limit),
-    /// Keeps the newest snapshot of each period in the time before the newest snapshot.
+    /// Keeps the newest snapshot of each period in the time before a moment, which [`WithinFrom`] chooses.
     Within(Period, Span),
 }
 
@@ -47,16 +47,34 @@ impl KeepRule {
     }
 }
 
+/// The moment that the time of [`KeepRule::Within`] ends at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum WithinFrom {
+    /// The newest snapshot, as in restic.
+    #[default]
+    Newest,
+    /// The time of the run.
+    Now,
+}
+
 /// The rules of a policy, in the order in which reasons are reported.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct KeepRules {
     rules: Vec<KeepRule>,
+    within_from: WithinFrom,
 }
 
 impl KeepRules {
     /// Takes the rules that keep something.
     pub fn new(rules: impl IntoIterator<Item = KeepRule>) -> Self {
-        Self { rules: rules.into_iter().filter(|rule| !rule.is_empty()).collect() }
+        let rules = rules.into_iter().filter(|rule| !rule.is_empty()).collect();
+        Self { rules, within_from: WithinFrom::default() }
+    }
+
+    /// Chooses the moment that times end at.
+    #[must_use]
+    pub fn within_from(self, within_from: WithinFrom) -> Self {
+        Self { within_from, ..self }
     }
 
     /// Returns true if there is no rule.
@@ -75,7 +93,10 @@ impl fmt::Display for KeepRules {
                 KeepRule::Tags(tags) => lists.push(format!("[{}]", tags.join(", "))),
                 KeepRule::Count(period, Limit::Newest(count)) => first.push(format!("{count} {}", name(*period))),
                 KeepRule::Count(period, Limit::Unlimited) => first.push(format!("all {}", name(*period))),
-                KeepRule::Within(Period::Last, span) => last.push(format!("all snapshots within {span} of the newest")),
+                KeepRule::Within(Period::Last, span) => {
+                    let end = if self.within_from == WithinFrom::Now { "now" } else { "the newest" };
+                    last.push(format!("all snapshots within {span} of {end}"));
+                }
                 KeepRule::Within(..) => {}
             }
         }
@@ -91,7 +112,7 @@ impl fmt::Display for KeepRules {
         let tags = (!lists.is_empty()).then(|| format!("all snapshots with tags [{}]", lists.join(" ")));
         let periods = Some(periods.join(", ")).filter(|text| !text.is_empty());
         let parts: Vec<String> = periods.into_iter().chain(tags).chain(last).collect();
-        write!(f, "keep {}", parts.join(" and "))
+        f.write_str(&if parts.is_empty() { "keep nothing".to_owned() } else { format!("keep {}", parts.join(" and ")) })
     }
 }
 
@@ -140,7 +161,10 @@ pub(super) struct Clock<'a> {
 /// snapshot keeps that one too.
 pub(super) fn apply(rules: &KeepRules, newest_first: &[Dated<'_>], clock: Clock<'_>) -> Vec<Vec<Reason>> {
     // A snapshot from the future does not shorten the time that the others are kept for.
-    let latest = newest_first.iter().map(|dated| dated.time).find(|time| *time < clock.now);
+    let latest = match rules.within_from {
+        WithinFrom::Newest => newest_first.iter().map(|dated| dated.time).find(|time| *time < clock.now),
+        WithinFrom::Now => Some(clock.now),
+    };
     let mut counters: Vec<_> = rules.rules.iter().map(|rule| Counter::new(rule, latest, clock.zone)).collect();
     let oldest = newest_first.len().saturating_sub(1);
     let reasons = newest_first.iter().enumerate().map(|(number, dated)| {

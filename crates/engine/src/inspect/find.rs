@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::io::tree::EntryKind;
 use crate::monitor::Monitor;
 use crate::source::exclude::Patterns;
 use crate::spill::SpillMap;
@@ -10,7 +11,7 @@ use crate::store::MetadataReader;
 use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
 use crate::store::walk::{Event, TreeWalk};
-use crate::tree::Content;
+use crate::tree::{Content, Entry};
 use crate::types::{Fingerprint, Timestamp};
 
 /// Criteria of a search.
@@ -102,7 +103,7 @@ impl Search {
                 }
             };
             let path = walk.path().to_vec();
-            let is_found = self.options.matches(&path, hinted.entry.mtime);
+            let is_found = self.options.matches(&path, &hinted.entry);
             if let Some(directory) = walk.state().filter(|_| is_found) {
                 directory.is_fruitless = false;
             }
@@ -123,10 +124,11 @@ impl Search {
 }
 
 impl SearchOptions {
-    fn matches(&self, path: &[u8], mtime: Timestamp) -> bool {
+    fn matches(&self, path: &[u8], entry: &Entry) -> bool {
+        let (mtime, is_directory) = (entry.mtime, entry.kind == EntryKind::Directory);
         self.newest.is_none_or(|newest| mtime <= newest)
             && self.oldest.is_none_or(|oldest| oldest <= mtime)
-            && self.patterns.iter().any(|patterns| patterns.matches(as_path(path)))
+            && self.patterns.iter().any(|patterns| patterns.matches(as_path(path), is_directory))
     }
 
     fn reaches(&self, path: &[u8]) -> bool {

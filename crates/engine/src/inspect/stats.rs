@@ -13,6 +13,7 @@ use crate::recipe::format::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
 use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
+use crate::store::recipe_cursor::{FileExtent, HintedChunk, RecipeCursor};
 use crate::store::view::open_each;
 use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::store::{MetadataReader, Store};
@@ -195,6 +196,51 @@ pub fn contents_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -
                     if contents.insert_new(*blake3::hash(&encoded).as_bytes(), &[])? {
                         stats.files += 1;
                         stats.bytes = stats.bytes.saturating_add(entry.size());
+                    }
+                }
+                Content::Symlink { .. } | Content::Special { .. } => {}
+            }
+        }
+    }
+    Ok(stats)
+}
+
+/// Chunks of files, each counted once for each path that has it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ReferenceStats {
+    /// Paths of files with contents.
+    pub files: u64,
+    /// Pairs of such a path and a chunk.
+    pub chunks: u64,
+    /// Bytes of these chunks.
+    pub bytes: u64,
+}
+
+/// Counts the chunks of each path once, over all snapshots.
+pub fn reference_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -> Result<ReferenceStats> {
+    let mut counted = request.map(reader.store(), "chunks of paths", 1)?;
+    let mut stats = ReferenceStats::default();
+    for root in request.roots {
+        let mut walk = TreeWalk::new(*root, b"", ());
+        while let Some(event) = walk.next(reader, request.monitor)? {
+            let HintedEntry { entry, hints } = match event {
+                Event::Entry(hinted) => hinted,
+                Event::Leave => continue,
+                Event::Unreadable(error) => return Err(error),
+            };
+            match &entry.content {
+                Content::Directory { node } => walk.enter(*node, ())?,
+                Content::File { recipe, .. } => {
+                    let path = *blake3::hash(walk.path()).as_bytes();
+                    let mut cursor = RecipeCursor::new(recipe, &hints);
+                    while let Some(extent) = cursor.next(reader)? {
+                        let FileExtent::Chunk(HintedChunk { chunk, .. }) = extent else { continue };
+                        stats.files += u64::from(counted.insert_new(path, &[])?);
+                        let pair = *blake3::keyed_hash(&path, &chunk.fingerprint.0).as_bytes();
+                        if counted.insert_new(pair, &[])? {
+                            stats.chunks += 1;
+                            stats.bytes = stats.bytes.saturating_add(u64::from(chunk.len));
+                        }
                     }
                 }
                 Content::Symlink { .. } | Content::Special { .. } => {}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::derive::confirm::{View, confirm};
 use crate::derive::node_stage::NodeStage;
 use crate::derive::rebuild::{Rebuild, RebuiltTree, Without};
-use crate::derive::{DeriveOptions, Exclusion, StoreOptions};
+use crate::derive::{DeriveOptions, Relabel, RewriteOptions, StoreOptions};
 use crate::error::{Error, Result};
 use crate::repo::long_id::SnapshotId;
 use crate::repo::sessions::with_sessions;
@@ -60,38 +60,51 @@ pub fn recover(
 
 /// Makes a snapshot that is the same as another one except for its tags.
 pub fn tag(store: &Store, options: &DeriveOptions, from: SessionId, tags: &[String]) -> Result<Derived> {
-    in_session(store, options, &mut |session, commits| {
-        let original = root_of(store, commits, from)?;
-        if original.tags == tags {
-            return Ok(Outcome::Nothing(Derived::Unmodified));
-        }
-        let snapshot = Snapshot { tags: tags.to_vec(), ..derived_from(from, original) };
-        snapshot.validate()?;
-        if let Some(same) = find_same(commits, &snapshot) {
-            return exists(session, same);
-        }
-        let listed = commits.commit_of(from).and_then(|commit| commit.body.manifest);
-        let confirmed = match take_over(store, session, options, original)? {
-            // What the original refers to is what this one refers to. If collections have deleted containers that its manifest
-            // lists, they have noted where the chunks are, and note it as long as a manifest lists them.
-            Confirmed::Unseen => Confirmed::All(listed.and_then(|checksum| store.copy_manifest(from, &checksum).ok())),
-            confirmed => confirmed,
-        };
-        Ok(Outcome::commit(confirmed, snapshot))
-    })
+    let changes = Relabel { tags: Some(tags.to_vec()), ..Relabel::default() };
+    in_session(store, options, &mut |session, commits| relabelled(store, session, options, commits, (from, &changes)))
 }
 
-/// Makes a snapshot that is the same as another one except for the paths that are left out.
+fn relabelled(
+    store: &Store,
+    session: &Session,
+    options: &DeriveOptions,
+    commits: &Commits,
+    (from, changes): (SessionId, &Relabel),
+) -> Result<Outcome> {
+    let original = root_of(store, commits, from)?;
+    if changes.is_met(original) {
+        return Ok(Outcome::Nothing(Derived::Unmodified));
+    }
+    let snapshot = changes.apply(derived_from(from, original));
+    snapshot.validate()?;
+    if let Some(same) = find_same(commits, &snapshot) {
+        return exists(session, same);
+    }
+    let listed = commits.commit_of(from).and_then(|commit| commit.body.manifest);
+    let confirmed = match take_over(store, session, options, original)? {
+        // What the original refers to is what this one refers to. If collections have deleted containers that its manifest
+        // lists, they have noted where the chunks are, and note it as long as a manifest lists them.
+        Confirmed::Unseen => Confirmed::All(listed.and_then(|checksum| store.copy_manifest(from, &checksum).ok())),
+        confirmed => confirmed,
+    };
+    Ok(Outcome::commit(confirmed, snapshot))
+}
+
+/// Makes a snapshot that is the same as another one except for the paths that are left out, and for what it says of itself.
 pub fn rewrite(
     store: &Store,
     options: &DeriveOptions,
     storing: &StoreOptions,
     from: SessionId,
-    exclusion: &Exclusion,
+    changes: &RewriteOptions,
 ) -> Result<Derived> {
     in_session(store, options, &mut |session, commits| {
         let original = root_of(store, commits, from)?;
-        let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
+        if changes.keeps_tree() {
+            return relabelled(store, session, options, commits, (from, &changes.relabel));
+        }
+        let snapshot = changes.relabel.apply(derived_from(from, original));
+        let snapshot = Snapshot { excludes: excludes(original, changes), ..snapshot };
         snapshot.validate()?;
         if let Confirmed::Lost(lost) = take_over(store, session, options, original)? {
             return Ok(Outcome::Nothing(lost));
@@ -99,9 +112,9 @@ pub fn rewrite(
         let mut reader = open_reader(store, &session.live, options)?;
         let mut stage = NodeStage::new(store, session, options, storing)?;
         let rebuilt = Rebuild::new(&mut reader, Some(&mut stage));
-        let rebuilt = rebuilt.with(original.tree, &mut without(exclusion, options), &*options.monitor)?;
-        if !rebuilt.is_changed {
-            return Ok(Outcome::Nothing(Derived::Unmodified));
+        let rebuilt = rebuilt.with(original.tree, &mut without(changes, options), &*options.monitor)?;
+        if !is_other_tree(changes, &rebuilt) {
+            return relabelled(store, session, options, commits, (from, &changes.relabel));
         }
         let mut snapshot = of_rebuilt(snapshot, &rebuilt);
         if let Some(same) = find_same(commits, &snapshot) {
@@ -115,28 +128,39 @@ pub fn rewrite(
     })
 }
 
-/// Returns what [`rewrite`] would make, and writes nothing; `None` if nothing would be left out.
+/// Returns what [`rewrite`] would make, and writes nothing; `None` if nothing would change.
 pub fn try_rewrite(
     store: &Store,
     options: &DeriveOptions,
     (from, original): (SessionId, &Snapshot),
-    exclusion: &Exclusion,
+    changes: &RewriteOptions,
 ) -> Result<Option<Snapshot>> {
-    let mut reader = open_reader(store, &store.list_sized_containers(&options.scratch)?, options)?;
-    let rebuilt = Rebuild::new(&mut reader, None);
-    let rebuilt = rebuilt.with(original.tree, &mut without(exclusion, options), &*options.monitor)?;
-    let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
-    Ok(rebuilt.is_changed.then(|| of_rebuilt(snapshot, &rebuilt)))
+    let snapshot = changes.relabel.apply(derived_from(from, original));
+    if !changes.keeps_tree() {
+        let mut reader = open_reader(store, &store.list_sized_containers(&options.scratch)?, options)?;
+        let rebuilt = Rebuild::new(&mut reader, None);
+        let rebuilt = rebuilt.with(original.tree, &mut without(changes, options), &*options.monitor)?;
+        if is_other_tree(changes, &rebuilt) {
+            let snapshot = Snapshot { excludes: excludes(original, changes), ..snapshot };
+            return Ok(Some(of_rebuilt(snapshot, &rebuilt)));
+        }
+    }
+    Ok((!changes.relabel.is_met(original)).then_some(snapshot))
 }
 
-fn without<'a>(exclusion: &'a Exclusion, options: &'a DeriveOptions) -> Without<'a> {
-    Without { patterns: &exclusion.patterns, monitor: &*options.monitor }
+/// Returns true if a tree that was built again takes the place of the one before. If patterns to include match nothing, it does not.
+fn is_other_tree(changes: &RewriteOptions, rebuilt: &RebuiltTree) -> bool {
+    rebuilt.is_changed && (changes.only.is_empty() || 0 < rebuilt.entries)
+}
+
+fn without<'a>(changes: &'a RewriteOptions, options: &'a DeriveOptions) -> Without<'a> {
+    Without { changes, monitor: &*options.monitor }
 }
 
 /// Returns the patterns of a snapshot and those that are added.
-fn excludes(original: &Snapshot, exclusion: &Exclusion) -> Vec<String> {
+fn excludes(original: &Snapshot, changes: &RewriteOptions) -> Vec<String> {
     let mut excludes = original.excludes.clone();
-    for text in &exclusion.texts {
+    for text in &changes.texts {
         if !excludes.contains(text) {
             excludes.push(text.clone());
         }

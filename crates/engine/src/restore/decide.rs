@@ -39,7 +39,7 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, existing: Option<&Metad
 /// Returns true if an existing entry stays where the snapshot has a directory. Then nothing in the directory can be restored.
 pub(super) fn keeps_directory_out(overwrite: Overwrite, existing: &Metadata, directory: &Entry) -> bool {
     let is_kept = match overwrite {
-        Overwrite::Refuse | Overwrite::Always | Overwrite::IfChanged => false,
+        Overwrite::Refuse | Overwrite::Always | Overwrite::IfDifferent | Overwrite::IfChanged => false,
         Overwrite::IfNewer => directory.mtime <= existing.mtime,
         Overwrite::Never => true,
     };
@@ -62,11 +62,20 @@ pub(super) fn may_be_linked_to(decision: Decision, existing: &Metadata, entry: &
     looks_like(existing, entry) && (decision == Decision::Refresh || [entry.uid, user].contains(&existing.uid))
 }
 
+/// Returns true if an existing file is worth comparing with an entry: equal contents would let it stay.
+pub(super) fn is_comparable(overwrite: Overwrite, trust: Trust, existing: &Metadata, entry: &Entry) -> bool {
+    overwrite == Overwrite::IfDifferent
+        && (existing.kind, entry.kind) == (EntryKind::File, EntryKind::File)
+        && existing.size == entry.size()
+        && entry.link.is_none()
+        && may_be_refreshed(trust, existing, entry)
+}
+
 /// Returns the decision that keeps an existing entry, if it stays.
 fn keeps(overwrite: Overwrite, trust: Trust, existing: &Metadata, entry: &Entry) -> Option<Decision> {
     let both_files = existing.kind == EntryKind::File && entry.kind == EntryKind::File;
     let (is_kept, decision) = match overwrite {
-        Overwrite::Refuse | Overwrite::Always => (false, Decision::Keep),
+        Overwrite::Refuse | Overwrite::Always | Overwrite::IfDifferent => (false, Decision::Keep),
         Overwrite::Never => (true, Decision::Keep),
         // Whatever kinds they are.
         Overwrite::IfNewer => (entry.mtime <= existing.mtime, Decision::Keep),

@@ -205,7 +205,7 @@ impl Run<'_> {
         let candidates = directory.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
         let candidates = candidates.map(|name| path.join(name));
         let candidates: Vec<PathBuf> =
-            candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
+            candidates.filter(|candidate| self.request.filter.selects_in_target(&shown(candidate))).collect();
         let is_incomplete =
             directory.entry.as_ref().map_or(self.request.snapshot.is_incomplete, |entry| entry.notes.is_incomplete);
         // A backup that stays on one file system stores the directory empty that another one is mounted on.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, Omission, TargetTree};
 use crate::monitor::Action;
-use crate::restore::decide::{Decision, decide, may_be_linked_to};
+use crate::restore::decide::{Decision, decide, is_comparable, may_be_linked_to};
 use crate::restore::links::{Origin, SharedInode};
 use crate::restore::partial::{make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
@@ -46,6 +46,10 @@ impl Visitor for Fill {
         let is_fresh = levels.last().is_some_and(|level| level.state.is_fresh);
         let existing = if is_fresh { None } else { run.existing(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, existing.as_ref(), &hinted.entry);
+        let is_spared = existing
+            .as_ref()
+            .is_some_and(|existing| is_comparable(run.request.overwrite, run.request.trust, existing, &hinted.entry));
+        let decision = if is_spared && run.is_restored(path, &hinted)? { Decision::Refresh } else { decision };
         let inode = SharedInode::of(&hinted.entry);
         if let Some(obstacle) = run.obstacle(path, decision)? {
             run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
@@ -199,6 +203,15 @@ impl Run<'_> {
             self.links.insert(inode, &first, Origin::Snapshot)?;
         }
         Ok(Role::Link)
+    }
+
+    /// Returns true if an existing file has the contents of the snapshot. One that cannot be read has not.
+    fn is_restored(&mut self, path: &Path, hinted: &HintedEntry) -> Result<bool> {
+        let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
+        match compare_file(&keys, self.reader, &*target, path, hinted, &*self.request.monitor) {
+            Err(error) if is_fatal_at(&*self.target, path, &error) => Err(error),
+            compared => Ok(compared.is_ok_and(|difference| difference.is_none())),
+        }
     }
 
     /// Returns true if the existing file at the first path of an inode has the bytes of the snapshot. A file that cannot be

@@ -10,6 +10,8 @@ pub enum Overwrite {
     Refuse,
     /// They are replaced.
     Always,
+    /// They are replaced, but a file with the contents of the snapshot gets its metadata only, as in restic.
+    IfDifferent,
     /// Files of the same size and modification time are left as they are.
     IfChanged,
     /// Files that are not older are left as they are.

@@ -93,7 +93,7 @@ impl Removal<'_> {
             let Some(level) = levels.last_mut() else { return Ok(()) };
             if let Some(name) = level.names.pop() {
                 let below = level.path.join(name);
-                if self.filter.selects(&Path::new("/").join(&below)) {
+                if self.filter.selects_in_target(&Path::new("/").join(&below)) {
                     next = Some(below);
                 } else {
                     level.is_kept = true;

@@ -23,13 +23,19 @@ pub struct Filter {
 
 impl Filter {
     /// Returns true if an entry itself is restored. An excluded directory is left out with all its entries.
-    pub(crate) fn selects(&self, path: &Path) -> bool {
-        self.enters(path) && (self.include.is_empty() || self.include.iter().any(|patterns| patterns.matches(path)))
+    pub(crate) fn selects(&self, path: &Path, is_directory: bool) -> bool {
+        let matches = |patterns: &Patterns| patterns.matches(path, is_directory);
+        !self.exclude.iter().any(matches) && (self.include.is_empty() || self.include.iter().any(matches))
+    }
+
+    /// Returns true if an existing entry is selected, directory or not.
+    pub(crate) fn selects_in_target(&self, path: &Path) -> bool {
+        self.selects(path, false) && self.selects(path, true)
     }
 
     /// Returns true if a directory is entered.
     pub(crate) fn enters(&self, path: &Path) -> bool {
-        !self.exclude.iter().any(|patterns| patterns.matches(path))
+        !self.exclude.iter().any(|patterns| patterns.matches(path, true))
     }
 }
 

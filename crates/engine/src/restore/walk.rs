@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{TargetTree, Unset};
+use crate::io::tree::{EntryKind, TargetTree, Unset};
 use crate::restore::files::FileWriter;
 use crate::restore::links::FirstPaths;
 use crate::restore::policy::Overwrite;
@@ -114,7 +114,7 @@ impl Run<'_> {
             Root::Directory { node, entry } => self.walk(*node, entry.clone(), visitor),
             Root::Single(hinted) => {
                 let path = PathBuf::from(OsStr::from_bytes(&hinted.entry.name));
-                if !self.request.filter.selects(&Path::new("/").join(&path)) {
+                if !self.request.filter.selects(&Path::new("/").join(&path), false) {
                     return Ok(());
                 }
                 self.tolerate(&path, |run| visitor.entry(run, &mut [], &path, (**hinted).clone()))
@@ -132,7 +132,7 @@ impl Run<'_> {
     fn walk(&mut self, root: Fingerprint, entry: Option<Entry>, visitor: &mut dyn Visitor) -> Result<()> {
         // The target itself stands. It gets the metadata of the directory that is restored into it if that, or something in
         // it, is selected.
-        let is_wanted = visitor.is_first() || self.request.filter.selects(Path::new("/"));
+        let is_wanted = visitor.is_first() || self.request.filter.selects(Path::new("/"), true);
         let is_fresh = self.request.overwrite == Overwrite::Refuse;
         let mut walk = TreeWalk::new(root, b"", Directory { is_wanted, is_fresh, ..Directory::new(root, entry) });
         while let Some(event) = walk.next(self.reader, &*self.request.monitor)? {
@@ -158,7 +158,7 @@ impl Run<'_> {
             self.fail_once(&*visitor, path, &Error::NameFolded);
             return Ok(());
         }
-        let selected = self.request.filter.selects(&shown);
+        let selected = self.request.filter.selects(&shown, hinted.entry.kind == EntryKind::Directory);
         match &hinted.entry.content {
             Content::Directory { node } => {
                 if !self.request.filter.enters(&shown) {

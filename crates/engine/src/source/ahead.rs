@@ -111,7 +111,8 @@ impl Quota {
 impl Survey {
     /// Looks at a name that no root leads to.
     fn find(&self, around: &Around, node: &Node, name: OsString) -> Found {
-        if !self.excludes.patterns.is_empty() && self.is_excluded(&around.absolute.join(&name), node) {
+        let mut look = || around.directory.metadata_of(&name);
+        if !self.excludes.patterns.is_empty() && self.is_excluded(&around.absolute.join(&name), node, &mut look) {
             return Found::Visited(Visit::Excluded);
         }
         let visit = match around.directory.metadata_of(&name) {

@@ -30,6 +30,7 @@ pub enum Case {
 /// wildcards of `NamePattern`; `**` stands for any number of names, also none. A pattern that starts with `/` is
 /// anchored at the root of the file system, others match at any depth. A pattern after `!` takes back what the ones
 /// before it excluded; it cannot reach into a directory that is left out as a whole, which is never looked into.
+/// A pattern that ends with `/` matches directories only.
 #[derive(Clone, Debug)]
 pub struct Patterns {
     case: Case,
@@ -53,16 +54,25 @@ impl Patterns {
         self.patterns.iter().any(|pattern| !pattern.negated && pattern.reaches(&names))
     }
 
-    /// Says whether an absolute, clean path is excluded.
-    pub(crate) fn matches(&self, path: &Path) -> bool {
+    /// Returns true if the answer for a path may depend on whether it is of a directory.
+    pub(crate) fn tells_directories(&self) -> bool {
+        self.patterns.iter().any(|pattern| pattern.is_for_directories)
+    }
+
+    /// Says whether an absolute, clean path, of a directory or not, is excluded.
+    pub(crate) fn matches(&self, path: &Path, is_directory: bool) -> bool {
         if self.patterns.is_empty() {
             return false;
         }
         let path = fold(path.as_os_str().as_bytes(), self.case);
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        // All names but the last are of directories.
+        let directories =
+            if is_directory { &names[..] } else { names.split_last().map_or(&[][..], |(_, above)| above) };
         self.patterns.iter().fold(false, |excluded, pattern| {
+            let names = if pattern.is_for_directories { directories } else { &names };
             // Only a pattern that would change the answer is tried.
-            if excluded == pattern.negated { excluded != pattern.matches(&names) } else { excluded }
+            if excluded == pattern.negated { excluded != pattern.matches(names) } else { excluded }
         })
     }
 }
@@ -85,6 +95,8 @@ fn fold(text: &[u8], case: Case) -> Cow<'_, [u8]> {
 #[derive(Clone, Debug)]
 struct PathPattern {
     negated: bool,
+    /// Whether it matches directories only.
+    is_for_directories: bool,
     /// Whether the first run starts at the root.
     anchored: bool,
     runs: Vec<Vec<NamePattern>>,
@@ -105,7 +117,8 @@ impl PathPattern {
                 run.push(NamePattern::compile(name)?);
             }
         }
-        Ok(Self { negated, anchored: cleaned.starts_with(b"/"), runs })
+        let is_for_directories = pattern.ends_with(b"/") && cleaned != *b"/";
+        Ok(Self { negated, is_for_directories, anchored: cleaned.starts_with(b"/"), runs })
     }
 
     /// Returns true if names below these may match. Only the first run of an anchored pattern has a fixed position.
@@ -303,7 +316,7 @@ mod tests {
 
     fn excludes(patterns: &[&str], case: Case, path: &str) -> bool {
         let patterns = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), case).unwrap();
-        patterns.matches(Path::new(path))
+        patterns.matches(Path::new(path), false)
     }
 
     #[test]
@@ -321,6 +334,24 @@ mod tests {
         ] {
             let patterns = Patterns::parse([pattern.as_bytes()], Case::Sensitive).unwrap();
             assert_eq!(patterns.reaches(Path::new(directory)), expected, "{pattern} below {directory}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_with_a_slash_at_its_end_matches_directories_only() {
+        for (pattern, path, is_directory, expected) in [
+            ("cache/", "/a/cache", true, true),
+            ("cache/", "/a/cache", false, false),
+            ("cache/", "/a/cache/file", false, true),
+            ("/a/*/", "/a/b", false, false),
+            ("/a/*/", "/a/b", true, true),
+            ("/a/**/z/", "/a/x/y/z", false, false),
+            ("/a/**/z/", "/a/x/y/z/f", false, true),
+            ("cache", "/a/cache", false, true),
+            ("/", "/a", false, true),
+        ] {
+            let patterns = Patterns::parse([pattern.as_bytes()], Case::Sensitive).unwrap();
+            assert_eq!(patterns.matches(Path::new(path), is_directory), expected, "{pattern} {path} {is_directory}");
         }
     }
 
@@ -399,8 +430,8 @@ mod tests {
     #[test]
     fn names_need_not_be_text() {
         let patterns = Patterns::parse([b"\xff*".as_slice()], Case::Insensitive).unwrap();
-        assert!(patterns.matches(Path::new(OsStr::from_bytes(b"/a/\xff\xfeB"))));
-        assert!(!patterns.matches(Path::new(OsStr::from_bytes(b"/a/\xfe"))));
+        assert!(patterns.matches(Path::new(OsStr::from_bytes(b"/a/\xff\xfeB")), false));
+        assert!(!patterns.matches(Path::new(OsStr::from_bytes(b"/a/\xfe")), false));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Links, Metadata, SourceDirectory, Xattr};
 use crate::monitor::{Monitor, Silent};
-use crate::source::exclude::Excludes;
+use crate::source::exclude::{Excludes, Patterns};
 use crate::source::item::{Contents, Item, Location};
 use crate::source::roots::Node;
 
@@ -207,9 +207,15 @@ impl Subject<'_> {
 
 impl Survey {
     /// Says whether patterns exclude an absolute path. Roots are what the user asked for, and what leads to them must be there.
-    pub(super) fn is_excluded(&self, absolute: &Path, node: &Node) -> bool {
-        let is_required = node.explicit || !node.children.is_empty();
-        !is_required && self.excludes.patterns.iter().any(|patterns| patterns.matches(absolute))
+    /// `look` is called if that depends on what is there.
+    pub(super) fn is_excluded(&self, absolute: &Path, node: &Node, look: &mut dyn FnMut() -> Result<Metadata>) -> bool {
+        let patterns = &self.excludes.patterns;
+        if node.explicit || !node.children.is_empty() || patterns.is_empty() {
+            return false;
+        }
+        let is_directory = patterns.iter().any(Patterns::tells_directories)
+            && look().is_ok_and(|metadata| metadata.kind == EntryKind::Directory);
+        patterns.iter().any(|patterns| patterns.matches(absolute, is_directory))
     }
 
     /// Decides about an entry that no pattern excludes, and opens a directory.

@@ -203,10 +203,12 @@ impl Walk {
             self.path.push(&name);
             self.absolute.push(&name);
         }
-        let visit = if self.survey.is_excluded(&self.absolute, &node) {
+        let located = self.locate(&name, &node);
+        let mut look = || located.clone().and_then(|Location { directory, name }| directory.metadata_of(&name));
+        let visit = if self.survey.is_excluded(&self.absolute, &node, &mut look) {
             Visit::Excluded
         } else {
-            match self.locate(&name, &node) {
+            match located {
                 Ok(location) => {
                     let device = self.frames.last().and_then(|frame| frame.device);
                     let (path, depth) = (self.path.clone(), self.frames.len());

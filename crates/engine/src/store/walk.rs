@@ -101,7 +101,7 @@ impl<T> TreeWalk<T> {
     }
 
     /// Returns the state of the innermost directory; `None` after the end.
-    pub(crate) fn state(&mut self) -> Option<&mut T> {
+    pub fn state(&mut self) -> Option<&mut T> {
         self.levels.last_mut().map(|level| &mut level.state)
     }
 }

@@ -19,12 +19,7 @@ pub(super) fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
 
 pub(super) fn prune_with(world: &World, store: &Store, quick: bool) -> Result<PruneReport> {
     let request = PruneRequest {
-        options: PruneOptions {
-            max_unused: MaxUnused::Bytes(0),
-            max_repack_bytes: u64::MAX,
-            repack_small: false,
-            container_bytes: store.config.container_bytes,
-        },
+        options: PruneOptions { max_unused: MaxUnused::Bytes(0), max_repack_bytes: u64::MAX, repack_below_bytes: 0 },
         quick,
         fence_after: Duration::ZERO,
         wait: Duration::ZERO,

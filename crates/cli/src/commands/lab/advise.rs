@@ -18,6 +18,7 @@ use onefold_lab::files::write_new;
 
 use crate::args::lab::advise::AdviseArgs;
 use crate::commands::lab::experiment::{advised, origin, scratch};
+use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -52,7 +53,7 @@ const FILTER_BITS_SHOWN: f64 = 999.0;
 
 /// Estimates the cost of each chunk size.
 pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArgs) -> Result<()> {
-    let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
+    let Left { excludes, .. } = sources::excludes(Dialect::Onefold, &args.excludes, &[])?;
     let options = AdviseOptions {
         roots: args.paths.clone(),
         excludes: Arc::new(excludes),

@@ -11,6 +11,7 @@ use onefold_lab::similarity::{SimilarityOptions, measure};
 use crate::args::lab::similarity::SimilarityArgs;
 use crate::commands::lab::chunker::chunker_of;
 use crate::commands::lab::experiment::{advised, command, origin, print, scratch};
+use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -21,7 +22,7 @@ use crate::sources::{self, Left};
 
 /// Compresses versions against each other.
 pub(crate) fn similarity(settings: &Settings, output: &Arc<Output>, args: &SimilarityArgs) -> Result<()> {
-    let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
+    let Left { excludes, .. } = sources::excludes(Dialect::Onefold, &args.excludes, &[])?;
     if let Some(path) = &args.findings {
         ensure!(!files::exists(path), "write {}: it exists", path.display());
     }

@@ -19,6 +19,7 @@ use crate::args::lab::trace::{
     DescribeArgs, ExportArgs, ExportFormat, ImportArgs, ImportFormat, RecordArgs, SynthArgs,
 };
 use crate::commands::lab::chunker::{chunk_len, chunker_of};
+use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::AcceleratorSummary;
@@ -38,7 +39,7 @@ pub(crate) fn record(
     names_repository: bool,
     args: &RecordArgs,
 ) -> Result<()> {
-    let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
+    let Left { excludes, .. } = sources::excludes(Dialect::Onefold, &args.excludes, &[])?;
     let accelerator = accelerator::open(settings, output, &args.accelerator)?;
     let (rule, what) = if names_repository {
         let opened = open(settings, output)?;

@@ -40,7 +40,7 @@ impl ChunkPrefix {
     }
 
     /// Returns true if a fingerprint begins with the digits.
-    fn matches(&self, fingerprint: &Fingerprint) -> bool {
+    pub fn matches(&self, fingerprint: &Fingerprint) -> bool {
         let is_same = |at: usize| self.first.0.get(..at) == fingerprint.0.get(..at);
         let high = |fingerprint: &Fingerprint| fingerprint.0.get(self.digits / 2).map(|byte| byte >> 4);
         is_same(self.digits / 2) && (self.digits.is_multiple_of(2) || high(&self.first) == high(fingerprint))
