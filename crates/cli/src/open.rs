@@ -10,13 +10,13 @@ use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
-use onefold_engine::repo::{Cache, Selection, SnapshotName};
+use onefold_engine::repo::{Cache, LatestDoubt, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::store::create::{open_copies, read_configs};
 use onefold_engine::store::metadata::{MetadataMemory, Scratch};
 use onefold_engine::store::{MetadataReader, Store, Unlock};
-use onefold_engine::types::{RepositoryId, SessionId};
+use onefold_engine::types::{RepositoryId, SessionId, Timestamp};
 
 use crate::args::SelectionArgs;
 use crate::files;
@@ -26,6 +26,7 @@ use crate::output::Output;
 use crate::password::Password;
 use crate::settings::{CacheLocation, Settings};
 use crate::sources::{self, absolute};
+use crate::text;
 use crate::trust::{self, Pinned};
 
 /// Days after which `--cleanup-cache` removes the cache of a repository, as restic has it.
@@ -116,7 +117,7 @@ impl OpenedSnapshot {
         let interrupt = Interrupt::listen()?;
         let name = SnapshotName::parse(name);
         let commits = trust::read_commits(settings, output, &opened.store)?;
-        let (session, snapshot) = find(&commits, args, &name)?;
+        let (session, snapshot) = find(output, &commits, args, &name)?;
         let snapshot = snapshot.clone();
         warn_of_lacks(session, &snapshot, output);
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -175,6 +176,7 @@ pub(crate) fn metadata_reader(settings: &Settings, store: &Store, cache: &Opened
 
 /// Returns the named snapshots. Without names, returns all selected ones, oldest first.
 pub(crate) fn find_all<'a>(
+    output: &Output,
     commits: &'a Commits,
     args: &SelectionArgs,
     names: &[String],
@@ -183,7 +185,7 @@ pub(crate) fn find_all<'a>(
         let selection = selection(args)?;
         return Ok(commits.snapshots().into_iter().filter(|(_, snapshot)| selection.admits(snapshot)).collect());
     }
-    names.iter().map(|name| find(commits, args, &SnapshotName::parse(name))).collect()
+    names.iter().map(|name| find(output, commits, args, &SnapshotName::parse(name))).collect()
 }
 
 /// This host's cache for one repository, or a temporary directory that is removed at the end.
@@ -328,11 +330,37 @@ pub(crate) fn find_by_id<T>(
 
 /// Finds the snapshot that a name means.
 pub(crate) fn find<'a>(
+    output: &Output,
     commits: &'a Commits,
     args: &SelectionArgs,
     name: &SnapshotName,
 ) -> Result<(SessionId, &'a Snapshot)> {
-    Ok(selection(args)?.find(commits, &name.name)?)
+    let now = OsHost::new().now();
+    Ok(selection(args)?.find(commits, &name.name, now, &mut |doubt| warn_of_doubt(output, &doubt, now))?)
+}
+
+/// Warns that the latest snapshot may be another one than the user expects.
+pub(crate) fn warn_of_doubt(output: &Output, doubt: &LatestDoubt, now: Timestamp) {
+    let clock = || text::local_time(now);
+    output.warn(&match doubt {
+        LatestDoubt::Future(id, time) => format!(
+            "warning: snapshot {} is dated {}, later than the clock of this host ({}): it does not count as the latest; name it by \
+             its id, or forget it if its date is wrong",
+            short_id(*id),
+            text::local_time(*time),
+            clock()
+        ),
+        LatestDoubt::AllFuture(id, time) => format!(
+            "warning: the clock of this host ({}) is behind all snapshots: the latest is {}, dated {}; set the clock if it is wrong",
+            clock(),
+            short_id(*id),
+            text::local_time(*time)
+        ),
+        LatestDoubt::Unread(id, error) => format!(
+            "warning: snapshot {} cannot be read and may be newer than the latest: {error}; `onefold repair objects` mends that",
+            short_id(*id)
+        ),
+    });
 }
 
 #[cfg(all(test, feature = "cdp"))]

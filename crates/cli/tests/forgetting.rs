@@ -155,3 +155,38 @@ fn groups_are_chosen_and_snapshots_selected() {
     assert_eq!(groups(&["--tag", "x"]), [1, 1]);
     assert_eq!(groups(&["--path", "source/nothing"]), [0; 0]);
 }
+
+#[test]
+fn a_snapshot_from_the_future_is_not_taken_silently_by_any_command() {
+    let fixture = fixture();
+    let future = snapshots(&fixture, &["2099-01-01 00:00:00"]);
+    let short = &future[0][..8];
+    fixture.run(["backup", "source", "--host", "h", "-q"]).code(0).says("is behind all snapshots").says("2099-01-01");
+    fixture.write("file", b"today");
+    let says = |ran: Ran| ran.code(0).says(short).says("2099-01-01").says("later than the clock of this host");
+    let backed_up = says(fixture.run(["backup", "source", "--host", "h"]));
+    assert!(!backed_up.stderr().contains(&format!("using parent snapshot {short}")), "{}", backed_up.stderr());
+    assert_eq!(says(fixture.run(["dump", "latest", "/source/file"])).stdout(), "today");
+    says(fixture.run(["restore", "latest", "--target", "out", "-q"]));
+    says(fixture.run(["ls", "latest", "-q"]));
+    let latest = says(fixture.run(["snapshots", "--latest", "1", "--json", "--host", "h"])).json();
+    assert_ne!(ids(&latest), future);
+    fixture
+        .run(["forget", "--keep-last", "1", "-q"])
+        .code(0)
+        .says(short)
+        .says("2099-01-01")
+        .says("kept, and not counted");
+    assert_eq!(listed(&fixture).len(), 2);
+}
+
+#[test]
+fn a_policy_counts_the_snapshots_from_before_a_copy_of_the_repository() {
+    let fixture = fixture();
+    // The repository is older than its snapshots, and was copied after them.
+    snapshots(&fixture, &DAYS);
+    fixture.run(["backup", "source", "--host", "h", "-q"]).code(0);
+    let run = fixture.run(["forget", "--keep-last", "2", "-q", "--force"]).code(0);
+    assert!(!run.stderr().contains("doubtful"), "{}", run.stderr());
+    assert_eq!(listed(&fixture).len(), 2);
+}

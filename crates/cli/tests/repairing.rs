@@ -222,3 +222,122 @@ fn a_snapshot_of_which_nothing_is_left_is_named() {
     }
     assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 1, "it is not forgotten");
 }
+
+/// Snapshots of the fixture below, oldest first.
+const SNAPSHOTS: usize = 6;
+
+/// A repository with small objects of every kind, and the ids of its snapshots. The second one is forgotten.
+fn with_small_objects() -> (Fixture, Vec<String>) {
+    let fixture = Fixture::encrypted();
+    let ids = (0..SNAPSHOTS).map(|number| {
+        fixture.write("file", noise(number as u64, 30_000).as_slice());
+        let summary = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
+        summary["snapshot_id"].as_str().unwrap()[..32].to_owned()
+    });
+    let ids: Vec<String> = ids.collect();
+    fixture.run(["forget", "-q", &ids[1]]).code(0);
+    fixture.run(["prune", "-q", "--max-unused", "0"]).code(0);
+    fixture.run(["forget", "-q", &ids[4]]).code(0);
+    (fixture, ids)
+}
+
+fn damage(path: &Path, how: &str) {
+    let bytes = fs::read(path).unwrap();
+    match how {
+        "emptied" => fs::write(path, b"").unwrap(),
+        "truncated" => fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
+        "flipped" => {
+            let mut bytes = bytes;
+            // The version of the format, and the body.
+            bytes[4] ^= 0x10;
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }
+        "junk" => fs::write(path, b"junk").unwrap(),
+        _ => {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn damage_of_any_small_object_stops_nothing_else_and_one_command_ends_it() {
+    for how in ["emptied", "truncated", "flipped", "junk", "directory"] {
+        let (fixture, ids) = with_small_objects();
+        let repository = fixture.path("repository");
+        let slot = fs::read_dir(repository.join("keys")).unwrap().next().unwrap().unwrap().path();
+        let objects = [
+            format!("sessions/{}", ids[0]),
+            format!("sessions/{}", ids[1]),
+            format!("commits/{}", ids[1]),
+            format!("commits/{}", ids[2]),
+            format!("manifests/{}", ids[3]),
+            format!("forget/{}", ids[4]),
+            "gc/00000001/begin".to_owned(),
+            "gc/00000001/condemn".to_owned(),
+            "gc/00000001/done".to_owned(),
+            "config.copy".to_owned(),
+            slot.strip_prefix(&repository).unwrap().to_str().unwrap().to_owned(),
+        ];
+        for object in &objects {
+            damage(&repository.join(object), how);
+        }
+        // Names that are no object's, names of sessions that never were, and numbers that no collection ever had.
+        fs::create_dir_all(repository.join("gc/ffffffff")).unwrap();
+        for junk in [
+            "commits/junk",
+            "commits/0123456789abcdef0123456789abcdef",
+            "gc/junk",
+            "gc/ffffffff/begin",
+            "gc/ffffffff/condemn",
+        ] {
+            fs::write(repository.join(junk), b"junk").unwrap();
+        }
+        let before = contents(&repository);
+        fixture.run(["check", "-q"]).code(1).says("`onefold repair objects`");
+        fixture.run(["restore", "latest", "--target", "out", "-q"]).code(0);
+        fixture.run(["repair", "objects", "--dry-run"]).code(1);
+        assert_eq!(contents(&repository), before, "{how}");
+        fixture.run(["backup", "source", "-q"]).code(0);
+        let repaired = fixture.run(["repair", "objects"]).code(0).stdout();
+        for object in objects.iter().filter(|object| !object.ends_with("condemn")) {
+            assert!(repaired.contains(object), "{how}: {object}: {repaired}");
+        }
+        // Nothing is deleted.
+        for (object, bytes) in before.iter().filter(|(_, bytes)| bytes.is_some()) {
+            let aside = PathBuf::from(format!("{}.0.bad", object.display()));
+            let stands = |path: &Path| fs::read(repository.join(path)).ok() == *bytes;
+            assert!(stands(object) || stands(&aside), "{how}: {}", object.display());
+        }
+        assert_eq!(fixture.run(["repair", "objects"]).code(0).stdout(), "", "{how}");
+        for command in [
+            &["check", "--read-data", "-q"][..],
+            &["prune", "-q", "--max-unused", "0"],
+            &["check", "--read-data", "-q"],
+        ] {
+            fixture.run(command).code(0);
+        }
+        fixture.run(["prune", "-q"]).code(0);
+        // The forgotten snapshot stays forgotten, the one that is lost does not come back, the one whose forget was damaged does.
+        let listed = fixture.run(["snapshots", "--json"]).code(0).json();
+        let is_listed = |id: &String| {
+            listed.as_array().unwrap().iter().any(|snapshot| snapshot["id"].as_str().unwrap().starts_with(id.as_str()))
+        };
+        let kept: Vec<bool> = ids.iter().map(is_listed).collect();
+        assert_eq!(kept, [true, false, false, true, true, true], "{how}");
+        fixture.run(["restore", &ids[0][..8], "--target", "oldest", "-q"]).code(0);
+        fixture.run(["forget", "-q", &ids[4]]).code(0);
+    }
+}
+
+#[test]
+fn a_damaged_forget_is_written_again_if_something_of_the_snapshot_is_gone() {
+    let (fixture, ids) = with_small_objects();
+    damage(&fixture.path(&format!("repository/forget/{}", ids[1])), "junk");
+    fixture.run(["check", "-q"]).code(1);
+    assert!(fixture.run(["repair", "snapshots"]).code(0).stdout().contains("the snapshot is forgotten"));
+    fixture.run(["check", "-q"]).code(0);
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), SNAPSHOTS - 2);
+}

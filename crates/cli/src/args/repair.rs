@@ -14,12 +14,18 @@ pub(crate) enum RepairCommand {
     /// Throw the index of this host away and rebuild it from the repository
     #[command(after_help = examples! { "Rebuild the index of this host": "onefold repair index" })]
     Index(RepairIndexArgs),
-    /// Make snapshots without what is lost from those that have lost something
+    /// Make snapshots without what is lost from those that have lost something, after what `repair objects` does
     #[command(after_help = examples! {
         "Show what the snapshots have lost": "onefold repair snapshots --dry-run";
         "Replace a snapshot by one without what is lost": "onefold repair snapshots --forget 1a2b3c4d";
     })]
     Snapshots(RepairSnapshotsArgs),
+    /// Mend damaged small objects: set aside what nothing needs, and write again what can be derived
+    #[command(after_help = examples! {
+        "Show which small objects are damaged": "onefold repair objects --dry-run";
+        "Mend sessions, commits, manifests and the like": "onefold repair objects";
+    })]
+    Objects(RepairObjectsArgs),
     /// Find damaged containers and what they affect, and set them aside with --quarantine
     #[command(after_help = examples! {
         "Read all containers, and report those that are damaged": "onefold repair containers";
@@ -77,6 +83,14 @@ pub(crate) struct RepairContainersArgs {
     /// Fence backups that have shown no sign of life for this long: they start again
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub(crate) fence_after: String,
+}
+
+/// Options of `repair objects`.
+#[derive(Args, Debug)]
+pub(crate) struct RepairObjectsArgs {
+    /// Show what would be done, but change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Options of `repair snapshots`.

@@ -28,7 +28,7 @@ use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
 use crate::json::{AcceleratorSummary, BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
-use crate::open::{Opened, OpenedCache, open};
+use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
 use crate::retry::with_retries;
@@ -96,7 +96,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     let usage = request.options.accelerator.as_ref().map(Accelerator::usage);
     print(output, &outcome, usage, &progress)?;
     if let Some(heads) = &request.heads {
-        trust::report_lost(output, heads, &outcome.lost_heads);
+        trust::report(output, heads, &outcome.heads);
     }
     finish(&progress, Unreadable::LeftOut)
 }
@@ -114,7 +114,7 @@ fn plan(
         sources::excludes(settings.dialect, &args.excludes, &[&opened.directory, &cache.directory])?;
     let hostname = args.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(host_name);
     let time = args.time.as_deref().map(text::parse_time).transpose()?;
-    let parent = parent(&opened.store, args, &hostname, &sources.paths, time)?;
+    let parent = parent(output, &opened.store, args, &hostname, &sources.paths, time)?;
     match &parent {
         Some((session, _)) => output.note(&format!("using parent snapshot {}", short_id(*session))),
         None => output.note("no parent snapshot, all files are read"),
@@ -161,8 +161,9 @@ fn comparison(args: &BackupArgs) -> Comparison {
     }
 }
 
-/// Finds the parent: the one that was named, else the newest snapshot of the same group.
+/// Finds the parent: the one that was named, else the newest snapshot of the same group. One that is dated in the future comes last.
 fn parent(
+    output: &Output,
     store: &Store,
     args: &BackupArgs,
     hostname: &str,
@@ -173,15 +174,18 @@ fn parent(
     if args.force || args.is_stream() {
         return Ok(None);
     }
-    let commits = store.read_commits()?;
+    let (commits, now) = (store.read_commits()?, store.host.now());
+    let mut warn = |doubt| open::warn_of_doubt(output, &doubt, now);
     if let Some(name) = &args.parent {
-        let (session, snapshot) = Selection::default().find(&commits, &SnapshotName::parse(name).name)?;
+        let (session, snapshot) =
+            Selection::default().find(&commits, &SnapshotName::parse(name).name, now, &mut warn)?;
         return Ok(Some((session, snapshot.clone())));
     }
-    let newest = commits.snapshots().into_iter().rev().find(|(_, snapshot)| {
-        time.is_none_or(|time| snapshot.time <= time)
-            && args.compare.group_by.admits(snapshot, hostname, paths, &args.tag)
-    });
+    let admits = |snapshot: &Snapshot| args.compare.group_by.admits(snapshot, hostname, paths, &args.tag);
+    let (mut snapshots, future) = commits.by_time(now, admits);
+    future.into_iter().for_each(&mut warn);
+    snapshots.retain(|(_, snapshot)| time.is_none_or(|time| snapshot.time <= time));
+    let newest = snapshots.pop();
     Ok(newest.map(|(session, snapshot)| (session, snapshot.clone())))
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject)
             let name = SnapshotName::parse(snapshot);
             ensure!(name.path.is_none(), "{snapshot}: a path in a snapshot is shown by `onefold cat tree`");
             let commits = trust::read_commits(settings, output, &opened.store)?;
-            let (session, snapshot) = open::find(&commits, selection, &name)?;
+            let (session, snapshot) = open::find(output, &commits, selection, &name)?;
             pretty(output, &SnapshotObject::of(session, snapshot))
         }
         CatObject::Tree { snapshot, selection } => tree(settings, output, snapshot, selection),

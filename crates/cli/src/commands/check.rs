@@ -31,7 +31,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -
     let progress = Progress::new(output, &interrupt, Activity::Check);
     let request = CheckRequest {
         read,
-        snapshots: snapshots(&opened, args)?,
+        snapshots: snapshots(output, &opened, args)?,
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
@@ -50,7 +50,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -
 }
 
 /// Returns the snapshots whose references are followed.
-fn snapshots(opened: &Opened, args: &CheckArgs) -> Result<CheckedSnapshots> {
+fn snapshots(output: &Output, opened: &Opened, args: &CheckArgs) -> Result<CheckedSnapshots> {
     let SelectionArgs { host, tag, path } = &args.selection;
     // An empty host means any host.
     let any_host = host.iter().all(String::is_empty);
@@ -58,7 +58,7 @@ fn snapshots(opened: &Opened, args: &CheckArgs) -> Result<CheckedSnapshots> {
         return Ok(CheckedSnapshots::All);
     }
     let commits = opened.store.read_commits()?;
-    let found = open::find_all(&commits, &args.selection, &args.snapshots)?;
+    let found = open::find_all(output, &commits, &args.selection, &args.snapshots)?;
     ensure!(!found.is_empty(), "no snapshot matches, so that there is nothing to check");
     Ok(CheckedSnapshots::Selected(found.into_iter().map(|(session, _)| session).collect()))
 }

@@ -91,7 +91,7 @@ pub(crate) fn tag(settings: &Settings, output: &Arc<Output>, args: &TagArgs) -> 
         "nothing to do: give --add, --remove or --set"
     );
     let run = Run::begin(settings, output, "tag")?;
-    let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
+    let selected = open::find_all(output, &run.commits, &args.selection, &args.snapshots)?;
     let forgetting = (!args.dry_run).then(|| run.forgetting("tag")).transpose()?;
     let mut changed = 0;
     for (id, snapshot) in selected {
@@ -129,7 +129,7 @@ pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteA
         "nothing to do: give --exclude, --include or their kind, --new-host or --new-time"
     );
     let run = Run::begin(settings, output, "rewrite")?;
-    let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
+    let selected = open::find_all(output, &run.commits, &args.selection, &args.snapshots)?;
     let storing = StoreOptions { compression: settings.compression, driver: Driver::threads(settings.threads) };
     let forgetting = (args.forget && !args.dry_run).then(|| run.forgetting("rewrite")).transpose()?;
     let store = &run.opened.store;

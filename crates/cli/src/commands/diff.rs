@@ -20,8 +20,8 @@ use crate::text;
 /// Lists the differences between two snapshots.
 pub(crate) fn run(settings: &Settings, output: &Output, args: &DiffArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let (before, old) = side(&mut reader, &commits, args, &args.before)?;
-    let (after, new) = side(&mut reader, &commits, args, &args.after)?;
+    let (before, old) = side(output, &mut reader, &commits, args, &args.before)?;
+    let (after, new) = side(output, &mut reader, &commits, args, &args.after)?;
     if !output.json && Verbosity::Normal <= output.verbosity {
         output.line(format!("comparing snapshot {} to {}:\n", short_id(before), short_id(after)))?;
     }
@@ -56,13 +56,14 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DiffArgs) -> Resu
 
 /// Finds one side: the snapshot, and the directory of it that is compared.
 fn side(
+    output: &Output,
     reader: &mut MetadataReader,
     commits: &Commits,
     args: &DiffArgs,
     name: &str,
 ) -> Result<(SessionId, Fingerprint)> {
     let name = SnapshotName::parse(name);
-    let (session, snapshot) = open::find(commits, &args.selection, &name)?;
+    let (session, snapshot) = open::find(output, commits, &args.selection, &name)?;
     let path = name.path.unwrap_or_default();
     let (node, _) = descend(reader, snapshot.tree, path.as_bytes()).with_context(|| short_id(session))?;
     Ok((session, node))

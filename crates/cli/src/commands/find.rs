@@ -25,7 +25,7 @@ use crate::text;
 pub(crate) fn run(settings: &Settings, output: &Output, args: &FindArgs) -> Result<()> {
     let options = options(args)?;
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let mut snapshots = open::find_all(&commits, &args.selection, &args.snapshot)?;
+    let mut snapshots = open::find_all(output, &commits, &args.selection, &args.snapshot)?;
     let mut search = Search::new(&reader, options, &cache.scratch(), settings.memory_bytes / 8)?;
     let look = Look { long: args.long, human_readable: args.human_readable };
     let mut results = Results { output, look, snapshots: 0, hits: 0 };

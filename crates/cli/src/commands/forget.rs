@@ -78,7 +78,9 @@ impl Run<'_> {
         let selection = open::selection(&self.args.selection())?;
         let mut named: Vec<SessionId> = Vec::new();
         for name in &self.args.snapshots {
-            match (selection.find(commits, name), commits.find_forgotten(name)) {
+            let now = self.store.host.now();
+            let mut warn = |doubt| open::warn_of_doubt(self.output, &doubt, now);
+            match (selection.find(commits, name, now, &mut warn), commits.find_forgotten(name)) {
                 (Ok((session, _)), _) if named.contains(&session) => {}
                 (Ok((session, _)), _) => named.push(session),
                 (Err(_), Some(session)) => {
@@ -181,11 +183,17 @@ impl Run<'_> {
             );
         }
         let fates = plan.groups.iter().flat_map(|group| &group.snapshots);
-        let doubtful = fates.filter(|(_, fate)| matches!(fate, Fate::Doubtful(_))).count();
-        if 0 < doubtful {
-            let doubtful = text::count(doubtful as u64, "snapshot");
-            self.output.note(&format!(
-                "{doubtful} with a doubtful time: kept, and not counted by any rule; --trust-times counts by all times"
+        let doubtful = fates.filter_map(|(candidate, fate)| match fate {
+            Fate::Doubtful(doubt) => Some((candidate, doubt)),
+            Fate::Kept(_) | Fate::Forgotten => None,
+        });
+        let doubtful: Vec<_> = doubtful.collect();
+        if let Some((candidate, doubt)) = doubtful.first() {
+            let (id, time) = (short_id(candidate.id), text::local_time(candidate.snapshot.time));
+            let doubtful = text::count(doubtful.len() as u64, "snapshot");
+            self.output.warn(&format!(
+                "warning: {doubtful} with a doubtful time, as {id} of {time} ({doubt}): kept, and not counted by any rule; forget \
+                 those by their ids that have a wrong date; --trust-times counts by all times"
             ));
         }
     }

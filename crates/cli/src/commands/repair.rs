@@ -6,9 +6,13 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Monitor;
 use onefold_engine::collect::rescue_pending;
 use onefold_engine::derive::StoreOptions;
+use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::pipeline::Driver;
-use onefold_engine::repo::{RebuildRequest, RebuiltIndex, Repaired, find_losses, rebuild_index, repair_snapshot};
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::repo::{
+    RebuildRequest, RebuiltIndex, Repaired, RepairedObjects, find_losses, rebuild_index, repair_objects,
+    repair_snapshot,
+};
+use onefold_engine::snapshot::{ForgetBody, Snapshot};
 use onefold_engine::types::SessionId;
 
 use crate::args::prune::PruneArgs;
@@ -18,7 +22,7 @@ use crate::commands::{prune, repair_containers};
 use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
-use crate::json::repair::RepairIndexSummary;
+use crate::json::repair::{MendedObject, RepairIndexSummary};
 use crate::json::short_id;
 use crate::open::{self, OpenedCache, open};
 use crate::output::Output;
@@ -26,15 +30,21 @@ use crate::progress::{Activity, Progress};
 use crate::retry::with_retries;
 use crate::settings::{Settings, Verbosity};
 use crate::text;
+use crate::trust;
 
 /// Longest name of a file, in bytes.
 const NAME_LEN_MAX: usize = 255;
 
-/// Repairs the index of this host, snapshots, or containers.
+/// Repairs the index of this host, small objects, snapshots, or containers.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &RepairCommand) -> Result<()> {
     match command {
         RepairCommand::Index(args) => index(settings, output, args),
         RepairCommand::Snapshots(args) => snapshots(settings, output, args),
+        RepairCommand::Objects(args) => {
+            let mut run = Run::begin(settings, output, "repair objects")?;
+            objects(&mut run, settings, output, args.dry_run)?;
+            run.finish()
+        }
         RepairCommand::Containers(args) => repair_containers::run(settings, output, args),
         RepairCommand::Packs(args) => repair_containers::run(settings, output, &args.quarantine()),
     }
@@ -85,22 +95,52 @@ fn print_index(output: &Output, rebuilt: &RebuiltIndex) -> Result<()> {
     Ok(output.flush()?)
 }
 
+/// Mends small objects, and prints what was done.
+fn objects(run: &mut Run<'_>, settings: &Settings, output: &Output, is_dry_run: bool) -> Result<()> {
+    let store = &run.opened.store;
+    let note = ForgetBody {
+        time: store.host.now(),
+        hostname: host_name(),
+        username: user_name(),
+        rules: "repair objects: its commit was damaged".to_owned(),
+    };
+    let RepairedObjects { mended, left } = repair_objects(store, &run.options, &note, is_dry_run)?;
+    for (object, how) in &mended {
+        if output.json {
+            output.message(&MendedObject { object, how, dry_run: is_dry_run })?;
+        } else if Verbosity::Normal <= output.verbosity {
+            output.line(format!("{object}: {}{how}", if is_dry_run { "would be " } else { "" }))?;
+        }
+    }
+    output.flush()?;
+    if !mended.is_empty() && !is_dry_run {
+        run.commits = trust::read_commits(settings, output, store)?;
+    }
+    output.fail_on(&left, "not all damaged objects can be mended")?;
+    let damaged = text::count(mended.len() as u64, "damaged small object");
+    ensure!(!is_dry_run || mended.is_empty(), "the repository has {damaged}");
+    Ok(())
+}
+
 /// Repairs snapshots.
 fn snapshots(settings: &Settings, output: &Arc<Output>, args: &RepairSnapshotsArgs) -> Result<()> {
     let suffix = args.suffix.as_encoded_bytes();
     let is_name = suffix.len() < NAME_LEN_MAX && !suffix.iter().any(|byte| matches!(byte, 0 | b'/'));
     ensure!(is_name, "--suffix: no name can end like that");
-    let run = Run::begin(settings, output, "repair snapshots")?;
+    let mut run = Run::begin(settings, output, "repair snapshots")?;
+    // What is left does not keep snapshots from being repaired.
+    let mended = objects(&mut run, settings, output, args.dry_run);
     if !args.dry_run {
         // Nothing counts as lost that a container still holds whose deletion is pending.
         let request = prune::request(settings, &run.opened.store, &run.cache, &PruneArgs::default())?;
         rescue_pending(&run.opened.store, &request, &*run.options.monitor)?;
     }
-    let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
+    let selected = open::find_all(output, &run.commits, &args.selection, &args.snapshots)?;
     let repair = Repair { run: &run, settings, output, args, suffix };
     let (changed, empty) = if args.dry_run { repair.try_out(&selected)? } else { repair.carry_out(&selected)? };
     run.summarize(changed, args.dry_run)?;
     run.finish()?;
+    mended?;
     ensure!(
         empty == 0,
         "nothing is left of {}: `onefold forget` forgets what is named",

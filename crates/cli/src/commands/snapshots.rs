@@ -20,8 +20,17 @@ use crate::trust;
 pub(crate) fn run(settings: &Settings, output: &Output, args: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let commits = trust::read_commits(settings, output, &opened.store)?;
-    let listed = open::find_all(&commits, &args.selection, &args.snapshots)?;
+    let mut listed = open::find_all(output, &commits, &args.selection, &args.snapshots)?;
     let latest = if args.last { Some(1) } else { args.latest };
+    if latest.is_some() {
+        let now = opened.store.host.now();
+        let (by_time, future) =
+            commits.by_time(now, |snapshot| listed.iter().any(|(_, other)| std::ptr::eq(*other, snapshot)));
+        if let Some(doubt) = future {
+            open::warn_of_doubt(output, &doubt, now);
+        }
+        listed = by_time;
+    }
     let by = args.group_by.unwrap_or_default();
     let is_grouped = by != Grouping::default();
     let groups = if is_grouped {

@@ -19,7 +19,7 @@ use crate::text;
 /// Counts what snapshots hold.
 pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let snapshots = open::find_all(&commits, &args.selection, &args.snapshots)?;
+    let snapshots = open::find_all(output, &commits, &args.selection, &args.snapshots)?;
     let roots: Vec<Fingerprint> = snapshots.iter().map(|(_, snapshot)| snapshot.tree).collect();
     let scratch = cache.scratch();
     let memory_bytes = settings.memory_bytes / 2;
@@ -74,7 +74,7 @@ fn exclusive(
     // The memory that the other modes divide among two maps.
     let request = LedgerRequest { scratch, memory_bytes: memory_bytes * 2, monitor };
     let all = commits.snapshots();
-    let chosen = open::find_all(commits, &args.selection, &args.snapshots)?;
+    let chosen = open::find_all(output, commits, &args.selection, &args.snapshots)?;
     let is_chosen = |session: &SessionId| chosen.iter().any(|(id, _)| id == session);
     let mut message = Exclusive { snapshots_count: chosen.len(), ..Exclusive::default() };
     if args.snapshots.is_empty() {

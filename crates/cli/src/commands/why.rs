@@ -42,7 +42,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &WhyArgs) -> Resul
     output.fail_on(unread, "what snapshots hold is known only if all of them can be read")?;
     let snapshots = commits.snapshots();
     let sessions = |names: &[String]| -> Result<BTreeSet<SessionId>> {
-        Ok(open::find_all(&commits, &args.selection, names)?.into_iter().map(|(session, _)| session).collect())
+        Ok(open::find_all(output, &commits, &args.selection, names)?.into_iter().map(|(session, _)| session).collect())
     };
     let listed = sessions(&args.snapshot)?;
     let forgotten = if args.if_forgotten.is_empty() { None } else { Some(sessions(&args.if_forgotten)?) };

@@ -30,6 +30,15 @@ impl RepairIndexSummary {
     }
 }
 
+/// A small object that was mended.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "mended")]
+pub(crate) struct MendedObject<'a> {
+    pub(crate) object: &'a str,
+    pub(crate) how: &'a str,
+    pub(crate) dry_run: bool,
+}
+
 /// Losses of a snapshot at a path. The message of its snapshot follows.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "lost")]

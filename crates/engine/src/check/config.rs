@@ -22,7 +22,9 @@ pub(super) fn check_config(store: &Store, findings: &mut Findings) {
 /// Checks two copies of an object, which `advice` is for if both are lost. Returns true if one of them can be read.
 fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: &mut Findings) -> bool {
     let [(first, first_read), (second, second_read)] = copies;
-    let restore = |from: &str, to: &str| format!("restore it from its other copy: cp {from} {to}");
+    let restore = |from: &str, to: &str| {
+        format!("restore it from its other copy with `onefold repair objects`, or: cp {from} {to}")
+    };
     match (first_read, second_read) {
         (Ok(first), Ok(second)) if first == second => {}
         (Ok(one), Ok(other)) if version_of(&one) != version_of(&other) => {
@@ -51,11 +53,11 @@ fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: 
 }
 
 /// Returns the bytes that hold the version of an object.
-fn version_of(object: &[u8]) -> Option<&[u8]> {
+pub(crate) fn version_of(object: &[u8]) -> Option<&[u8]> {
     object.get(4..6)
 }
 
-fn read_config(store: &Store, name: ObjectName) -> Result<Vec<u8>> {
+pub(crate) fn read_config(store: &Store, name: ObjectName) -> Result<Vec<u8>> {
     let object = store.display(name);
     let bytes = store.read(name, CONFIG_LEN_MAX)?;
     Config::decode(&object, &bytes)?;
@@ -77,7 +79,8 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
             let name = ObjectName::Slot(id, copy);
             (store.display(name), read_slot(store, name, id))
         });
-        let advice = "its password is lost: remove both copies and add a new key slot with another password";
+        let advice =
+            "its password is lost: `onefold repair objects` sets both copies aside; add another with `onefold key add`";
         opens += usize::from(check_copies(copies, advice, findings));
     }
     let is_encrypted = store.config.clear_key.is_none();
@@ -91,7 +94,7 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
     }
 }
 
-fn read_slot(store: &Store, name: ObjectName, id: [u8; 16]) -> Result<Vec<u8>> {
+pub(crate) fn read_slot(store: &Store, name: ObjectName, id: [u8; 16]) -> Result<Vec<u8>> {
     let object = store.display(name);
     let bytes = store.read(name, SLOT_LEN_MAX)?;
     let (owner, slot) = decode_slot(&object, &bytes)?;

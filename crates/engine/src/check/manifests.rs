@@ -25,7 +25,8 @@ use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 const PASS_SNAPSHOTS: usize = 64;
 /// Most references that are looked at chunk by chunk (16 bytes each): a copy of each chunk may stand in another container.
 const SUSPECTS_MAX: usize = 1 << 18;
-const ADVICE: &str = "no snapshot needs it to be restored; `onefold prune` without --quick does not use it";
+const ADVICE: &str = "no snapshot needs it to be restored: `onefold repair objects` sets a damaged one aside; `onefold prune` does \
+                      more work without it";
 const ADVICE_LACKING: &str = "a quick prune may remove what the snapshot needs: prune without --quick, and report this: a \
                               program has written it so";
 

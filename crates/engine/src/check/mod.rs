@@ -11,8 +11,8 @@ use std::path::Path;
 use crate::accelerator::Accelerator;
 use crate::error::Result;
 use crate::monitor::{Items, Monitor};
+use crate::object::names::ObjectName;
 use crate::pipeline::Driver;
-use crate::snapshot::Head;
 use crate::store::metadata::{MetadataMemory, Scratch};
 use crate::store::{MetadataReader, Store};
 use crate::types::{ContainerId, Fingerprint, SessionId};
@@ -36,8 +36,11 @@ mod sample;
 mod verify;
 
 pub use findings::{AffectedFile, Extent, Finding, Severity};
-pub use remembered_heads::{ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared};
-pub(crate) use remembered_heads::{read_heads, remember_heads};
+pub use remembered_heads::{
+    ComparedCommits, ComparedHeads, HeadsAccess, HeadsDir, LostHeads, OtherCopy, known_locations, read_commits_compared,
+};
+
+pub(crate) use config::{read_config, read_slot, version_of};
 
 use affected::find_affected;
 use findings::Findings;
@@ -46,6 +49,7 @@ use inventory::Inventory;
 use manifests::Listing;
 use objects::History;
 use references::{References, Soundness};
+use remembered_heads::{RememberedCopy, compare, read_copies, remember_heads};
 
 /// Share of the containers that is read.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -168,7 +172,7 @@ pub fn check_with(
     config::check_slots(store, &mut findings);
     // Before the commits are listed: another command may remember a head that it commits meanwhile.
     let seen =
-        request.heads.as_ref().map(|heads_dir| read_heads(&*heads_dir.disk, &heads_dir.dir, store.config.repository));
+        request.heads.as_ref().map(|heads_dir| read_copies(&*heads_dir.disk, &heads_dir.dir, store.config.repository));
     let history = objects::check_objects(store, &mut findings);
     if let (Some(heads_dir), Some(seen)) = (&request.heads, seen) {
         check_remembered(store, (heads_dir, seen), &history, &mut findings, monitor);
@@ -200,23 +204,38 @@ pub fn check_with(
 /// Compares the log with what this host has seen of it, and remembers what it sees now.
 fn check_remembered(
     store: &Store,
-    (heads_dir, seen): (&HeadsDir, Result<Vec<Head>>),
+    (heads_dir, seen): (&HeadsDir, Result<Vec<RememberedCopy>>),
     history: &History,
     findings: &mut Findings,
     monitor: &dyn Monitor,
 ) {
-    match (seen, heads_dir.lost) {
-        (Ok(heads), LostHeads::Report) => {
-            for head in &heads {
-                objects::check_head(store, findings, history, head, "seen before from this host");
-            }
+    let compared = store.read_commits().and_then(|commits| {
+        match seen {
+            Ok(copies) => report_compared(store, &compare(&copies, heads_dir, &commits), heads_dir, history, findings),
+            Err(error) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
         }
-        (Ok(_), LostHeads::Accept) => {}
-        (Err(error), _) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
-    }
-    let remembered = store.read_commits().and_then(|commits| remember_heads(store, heads_dir, &commits));
-    if let Err(error) = remembered {
+        remember_heads(store, heads_dir, &commits)
+    });
+    if let Err(error) = compared {
         monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
+    }
+}
+
+fn report_compared(
+    store: &Store,
+    compared: &ComparedHeads,
+    heads_dir: &HeadsDir,
+    history: &History,
+    findings: &mut Findings,
+) {
+    if heads_dir.lost == LostHeads::Report {
+        for head in &compared.lost {
+            objects::check_head(store, findings, history, head, "seen before from this host");
+        }
+    }
+    if let Some(other) = &compared.other {
+        let object = store.display(ObjectName::Commit(other.head.session));
+        findings.harmless(object, other, "nothing has to be done if you use several copies of the repository in turn");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::check::findings::Findings;
+use crate::check::findings::{Findings, problem_of};
+use crate::object::directory::quarantine::QUARANTINED;
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::{Detail, Listed};
 use crate::snapshot::{CollectionItem, CommitKind, Head, Snapshot};
@@ -11,10 +12,18 @@ use crate::store::commits::Commit;
 use crate::store::container_ids::ContainerIds;
 use crate::types::SessionId;
 
-const ADVICE_COMMIT: &str = "the snapshot cannot be listed or restored any more; the others can. Run backup again, or \
-                             restore this object from a copy of the repository";
-const ADVICE_SESSION: &str = "no snapshot needs it to be restored, but a collection could take the session for none \
-                              that ever ran: restore this object from a copy of the repository";
+const ADVICE_COMMIT: &str = "the snapshot cannot be listed or restored any more; the others can. Restore this object from a \
+                             copy of the repository, or give the snapshot up with `onefold repair objects` and back up again";
+const ADVICE_GONE: &str = "bring the object back from a copy of the repository, or give the snapshot up: `onefold forget` with its \
+                           whole id, or --accept-rollback if only this host has seen it";
+const ADVICE_REPAIR: &str = "no snapshot needs it: `onefold repair objects` mends it";
+const ADVICE_FINAL: &str =
+    "no snapshot needs it: `onefold prune` deletes what this collection has condemned, and ends it";
+const ADVICE_CONDEMN: &str =
+    "no snapshot needs it, but backups fail: `onefold repair objects` gives this collection up";
+const ADVICE_BOTH: &str =
+    "no snapshot needs it, but backups fail: when no prune is at work, move this collection out of the repository";
+const ADVICE_SESSION: &str = "no snapshot needs it to be restored: `onefold repair objects` writes it again";
 pub(super) const ADVICE_DIRECTORY: &str = "restore it from a copy of the repository, or check the file system";
 
 /// Results of reading the small objects.
@@ -77,7 +86,8 @@ pub(super) fn list(store: &Store, prefix: Prefix, problem: &str, findings: &mut 
         findings.add_error(store.display(prefix), &error, ADVICE_DIRECTORY);
     }
     for name in unknown {
-        findings.unknown_file(store.display(name), problem);
+        let is_quarantined = name.ends_with(QUARANTINED);
+        findings.unknown_file(store.display(name), if is_quarantined { "was set aside as damaged" } else { problem });
     }
     names
 }
@@ -94,29 +104,52 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
     }
     history.begun = check_sessions(store, findings);
     history.ended = sessions(store, Prefix::Commits, findings);
+    let mut unread = Vec::new();
     for session in &history.ended {
         match store.read_commit(*session) {
             Ok(commit) => {
                 history.commits.insert(*session, commit);
             }
-            Err(error) => {
-                findings.add_error(store.display(ObjectName::Commit(*session)), &error, ADVICE_COMMIT);
-            }
+            Err(error) => unread.push((*session, error)),
         }
     }
+    check_forgets(store, findings, &mut history);
+    for (session, error) in unread {
+        let object = store.display(ObjectName::Commit(session));
+        let is_seen =
+            history.commits.values().any(|commit| commit.body.heads.iter().any(|head| head.session == session));
+        if !is_seen && store.never_began(session) {
+            history.ended.remove(&session);
+            findings.unknown_file(object, format!("{}; no session of this name ever began", problem_of(&error)));
+        } else if history.forgotten.contains(&session) {
+            findings.add_error(object, &error, ADVICE_REPAIR);
+        } else {
+            findings.add_error(object, &error, ADVICE_COMMIT);
+        }
+    }
+    check_collections(store, findings, &mut history);
+    check_sessions_begun(store, findings, &history);
+    check_log(store, findings, &history);
+    history.leftovers += count_orphans(store, findings, &history);
+    history
+}
+
+fn check_forgets(store: &Store, findings: &mut Findings, history: &mut History) {
     for session in sessions(store, Prefix::Forget, findings) {
         match store.read_forget(session) {
             Ok(()) => {
                 history.forgotten.insert(session);
             }
             Err(error) => {
-                let advice =
-                    "the snapshot counts as there, and can be restored: move this object out of the repository";
+                let advice = "the snapshot counts as there: `onefold repair objects` mends it";
                 findings.add_error(store.display(ObjectName::Forget(session)), &error, advice);
             }
         }
     }
-    check_collections(store, findings, &mut history);
+}
+
+/// Finds sessions that have ended and have no object.
+fn check_sessions_begun(store: &Store, findings: &mut Findings, history: &History) {
     for session in history.ended.difference(&history.begun).filter(|session| is_missing(store, **session)) {
         findings.add(
             store.display(ObjectName::Session(*session)),
@@ -124,9 +157,6 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
             ADVICE_SESSION,
         );
     }
-    check_log(store, findings, &history);
-    history.leftovers += count_orphans(store, findings, &history);
-    history
 }
 
 /// Returns how many manifests there are of sessions that ended without a snapshot.
@@ -184,13 +214,13 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
         // A collection fences the session of a forgotten snapshot.
         _ if history.forgotten.contains(&head.session) => true,
         Some(_) => {
-            findings.add(object, format!("is not the snapshot {}, {seen}", head.session), ADVICE_COMMIT);
+            findings.add(object, format!("is not the snapshot {}, {seen}", head.session), ADVICE_GONE);
             false
         }
         // It was found already that it cannot be read.
         None if history.ended.contains(&head.session) => false,
         None => {
-            findings.add(object, format!("snapshot {}, {seen}, is gone", head.session), ADVICE_COMMIT);
+            findings.add(object, format!("snapshot {}, {seen}, is gone", head.session), ADVICE_GONE);
             false
         }
     }
@@ -199,8 +229,14 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
 fn check_collections(store: &Store, findings: &mut Findings, history: &mut History) {
     let mut moved: Option<MovedTargets> = None;
     let (mut damaged, mut ended, mut decided) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    for name in list(store, Prefix::Collections, "is no step of a collection", findings) {
+    let names = list(store, Prefix::Collections, "is no step of a collection", findings);
+    let given = store.list_collections();
+    for name in names {
         let ObjectName::Collection(number, step) = name else { continue };
+        if given.as_ref().is_ok_and(|given| !given.contains_key(&number)) {
+            findings.unknown_file(store.display(name), "is of a collection that never began");
+            continue;
+        }
         if step == CollectionStep::Final {
             decided.insert(number);
         }
@@ -239,30 +275,22 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
     }
     for (number, step, error) in damaged {
         let object = store.display(ObjectName::Collection(number, step));
+        if ended.contains(&number) || history.finals.contains(&number) {
+            findings.add_needless(object, &error);
+            // All that it has condemned is gone.
+            if step == CollectionStep::Final
+                && let Ok(removed) = store.read_ids(number, CollectionStep::Condemn)
+            {
+                history.removed.append(removed);
+                history.finals.insert(number);
+            }
+            continue;
+        }
         let advice = match step {
-            _ if ended.contains(&number) || history.finals.contains(&number) => {
-                findings.add_needless(object, &error);
-                // All that it has condemned is gone.
-                if step == CollectionStep::Final
-                    && let Ok(removed) = store.read_ids(number, CollectionStep::Condemn)
-                {
-                    history.removed.append(removed);
-                    history.finals.insert(number);
-                }
-                continue;
-            }
-            CollectionStep::Final => {
-                "no snapshot needs it: `onefold prune` deletes what this collection has condemned, and ends it"
-            }
-            CollectionStep::Condemn if !decided.contains(&number) => {
-                "no snapshot needs it, but backups fail: `onefold prune --give-up` ends this collection"
-            }
-            CollectionStep::Condemn => {
-                "no snapshot needs it, but backups fail: when no prune is at work, move this collection out of the repository"
-            }
-            CollectionStep::Begin | CollectionStep::Done => {
-                "no snapshot needs it: `onefold prune` ends this collection"
-            }
+            CollectionStep::Final => ADVICE_FINAL,
+            CollectionStep::Condemn if !decided.contains(&number) => ADVICE_CONDEMN,
+            CollectionStep::Condemn => ADVICE_BOTH,
+            CollectionStep::Begin | CollectionStep::Done => ADVICE_REPAIR,
         };
         findings.add_error(object, &error, advice);
     }

@@ -331,6 +331,9 @@ impl ObjectStore for InQuarantine {
     fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
         self.objects.quarantine(names)
     }
+    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
+        self.objects.quarantine_object(session, name, replacement)
+    }
     fn refresh_collections(&self, session: SessionId) -> Result<()> {
         self.objects.refresh_collections(session)
     }

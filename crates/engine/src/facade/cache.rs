@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::check::{HeadsAccess, HeadsDir, LostHeads};
+use crate::check::{HeadsAccess, HeadsDir, LostHeads, known_locations};
 use crate::error::Result;
 use crate::io::os::OsDisk;
+use crate::io::os_identity;
 use crate::io::{Access, Disk};
 use crate::repo::Cache;
 use crate::source::exclude::CACHE_SIGNATURE;
@@ -22,17 +23,20 @@ pub(super) struct CacheDirectory {
     pub(super) directory: PathBuf,
     /// The cache as the engine takes it.
     pub(super) cache: Cache,
+    /// The repository's directory, by which its newest snapshots are remembered.
+    location: PathBuf,
 }
 
 impl CacheDirectory {
     /// Opens the cache, creating its directories where they do not exist.
-    pub(crate) fn open(directory: &Path, repository: RepositoryId) -> Result<Self> {
+    pub(crate) fn open(directory: &Path, repository: RepositoryId, location: PathBuf) -> Result<Self> {
         create_directories(directory)?;
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(directory.to_path_buf()));
         write_tag(&*disk)?;
         let dir = PathBuf::from(repository.to_string());
         disk.create_dir(&dir)?;
-        Ok(Self { directory: directory.to_path_buf(), cache: Cache { disk, dir } })
+        let location = os_identity::known_as(location, known_locations(&*disk, &dir, repository));
+        Ok(Self { directory: directory.to_path_buf(), cache: Cache { disk, dir }, location })
     }
 
     /// Returns where state may be spilled.
@@ -42,7 +46,9 @@ impl CacheDirectory {
 
     /// Returns where the snapshots that this host has seen last are remembered.
     pub(super) fn heads(&self, lost: LostHeads) -> HeadsDir {
-        HeadsDir { disk: Arc::clone(&self.cache.disk), dir: self.cache.dir.clone(), lost, access: HeadsAccess::Update }
+        let (location, locations) = (self.location.clone(), Arc::new(OsDisk::new("/".into())));
+        let Cache { disk, dir } = self.cache.clone();
+        HeadsDir { disk, dir, location, locations, lost, access: HeadsAccess::Update }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Options of creating and opening a repository.
 
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use crate::compress::Compression;
 use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::error::{Error, Result};
 use crate::facade::Repository;
+use crate::facade::bytes_of;
 use crate::facade::cache::CacheDirectory;
 use crate::identify::{IndexOptions, IndexPreset};
 use crate::io::os::{OsDisk, OsHost};
@@ -18,7 +18,7 @@ use crate::io::{Host, os_identity};
 use crate::object::ObjectStore;
 use crate::object::directory::DirectoryStore;
 use crate::store::create::{Adjustments, Purpose, create_directory, open_copies, read_configs};
-use crate::store::pin::{Pin, admit, read_pin, write_pin};
+use crate::store::pin::{Pin, admit, read_pins, write_pin};
 use crate::store::slots::SlotPolicy;
 use crate::store::{self, CreateOptions, Unlock};
 
@@ -229,10 +229,10 @@ impl RepositoryOptions {
         };
         let seen = match self.replaced {
             // A damaged pin counts as none.
-            Replaced::Refuse => read_pin(&OsDisk::new(self.cache()?), &self.pinned()).unwrap_or_default(),
-            Replaced::Accept => None,
+            Replaced::Refuse => read_pins(&OsDisk::new(self.cache()?), &bytes_of(self.pinned())).unwrap_or_default(),
+            Replaced::Accept => Vec::new(),
         };
-        let copies = admit(&self.directory.display().to_string(), seen.as_ref(), read_configs(&*objects)?)?;
+        let copies = admit(&self.directory.display().to_string(), &seen, read_configs(&*objects)?)?;
         self.finish(open_copies(&objects, &host, unlock, &copies)?)
     }
 
@@ -253,8 +253,8 @@ impl RepositoryOptions {
     }
 
     /// Returns the path under which the repository is remembered.
-    fn pinned(&self) -> Vec<u8> {
-        os_identity::canonical(&self.directory).into_os_string().into_vec()
+    fn pinned(&self) -> PathBuf {
+        os_identity::canonical(&self.directory)
     }
 
     fn cache(&self) -> Result<PathBuf> {
@@ -266,10 +266,11 @@ impl RepositoryOptions {
 
     fn finish(&self, store: store::Store) -> Result<Repository> {
         let directory = self.cache()?;
-        let cache = CacheDirectory::open(&directory, store.config.repository)?;
-        let (disk, path, pin) = (&*cache.cache.disk, self.pinned(), Pin::of(&store.config));
-        if read_pin(disk, &path).unwrap_or_default() != Some(pin) {
-            write_pin(disk, &*store.host, &path, &pin)?;
+        let cache = CacheDirectory::open(&directory, store.config.repository, self.pinned())?;
+        let (disk, path, pin) = (&*cache.cache.disk, bytes_of(self.pinned()), Pin::of(&store.config));
+        let seen = read_pins(disk, &path).unwrap_or_default();
+        if seen.first() != Some(&pin) {
+            write_pin(disk, &*store.host, &path, &seen, &pin)?;
         }
         Ok(Repository { store, directory: self.directory.clone(), cache, resources: self.resources })
     }

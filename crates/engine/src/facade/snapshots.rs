@@ -83,7 +83,7 @@ impl Repository {
         let compared = read_commits_compared(&self.store, &self.cache.heads(lost))?;
         match compared.problems.into_iter().next() {
             Some(problem) => Err(problem),
-            None => Ok(compared.lost.into_iter().map(|head| head.session).collect()),
+            None => Ok(compared.heads.lost.into_iter().map(|head| head.session).collect()),
         }
     }
 }

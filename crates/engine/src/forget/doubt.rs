@@ -102,6 +102,6 @@ impl Received {
 }
 
 /// Returns true if a time is earlier by more than clocks differ.
-fn is_earlier(time: Timestamp, than: Timestamp) -> bool {
+pub(crate) fn is_earlier(time: Timestamp, than: Timestamp) -> bool {
     time.seconds.saturating_add(CLOCKS_DIFFER_MAX) < than.seconds
 }

@@ -15,6 +15,7 @@ mod write;
 
 pub use calendar::{Period, Span, Zone};
 pub use candidate::{Candidate, HeadTime, Received};
+pub(crate) use doubt::is_earlier;
 pub use doubt::{Basis, Doubt, Trust};
 pub use plan::{Caution, Fate, ForgetPlan, GroupBy, GroupKey, GroupPlan, Policy};
 pub use receipt::candidates;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -79,6 +80,13 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 /// Returns an absolute path without symbolic links, or the path unchanged if it cannot be resolved.
 pub fn canonical(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Returns the first of other paths by which the same directory is known, else the path itself: a directory may be mounted twice.
+pub fn known_as(path: PathBuf, known: Vec<PathBuf>) -> PathBuf {
+    let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let own = identity(&path);
+    known.into_iter().find(|other| own.is_some() && identity(other) == own).unwrap_or(path)
 }
 
 /// Looks up an environment variable.

@@ -24,6 +24,7 @@ use crate::types::{SessionId, Timestamp};
 
 mod leftovers;
 mod probe;
+pub(crate) mod quarantine;
 #[cfg(test)]
 mod tests;
 
@@ -152,11 +153,6 @@ impl DirectoryStore {
         if removed { self.disk.sync_dir(Path::new(Prefix::Containers.directory())) } else { Ok(()) }
     }
 
-    /// Syncs directories that exist. A name that was removed before a crash is synced as well: its removal need not be durable.
-    fn sync_existing(&self, directories: &BTreeSet<PathBuf>) -> Result<()> {
-        directories.iter().try_for_each(|directory| absent_is((), self.disk.sync_dir(directory)))
-    }
-
     fn made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,6 +185,7 @@ impl DirectoryStore {
         }
         let file = opened.map_err(|error| match error.io_kind() {
             Some(ErrorKind::NotFound) => Error::Missing { object: self.disk.display(&path) },
+            Some(ErrorKind::InvalidData) => Error::damaged(self.disk.display(&path), "is not a regular file"),
             _ => error,
         })?;
         if matches!(name, ObjectName::Container(_)) {
@@ -255,7 +252,9 @@ impl DirectoryStore {
         if !entry.is_dir && path.ends_with(PROBE) {
             return None;
         }
-        let object = ObjectName::parse(&path).filter(|name| !entry.is_dir && name.prefix() == prefix);
+        // A directory in place of a small object is damage of the object, not another file.
+        let is_file = !entry.is_dir || prefix != Prefix::Containers;
+        let object = ObjectName::parse(&path).filter(|name| is_file && name.prefix() == prefix);
         Some(Listed { name: object.ok_or(path), len: entry.len, changed: entry.changed })
     }
 
@@ -430,11 +429,11 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
-        for name in names {
-            self.open_files().remove(&(*name).into());
-            absent_is((), self.disk.rename(&name.path(), &ObjectName::Quarantined(*name).path()))?;
-        }
-        self.sync_existing(&names.iter().map(|name| parent_of(&name.path()).to_owned()).collect())
+        self.quarantine_containers(names)
+    }
+
+    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
+        self.quarantine_file(session, name, replacement)
     }
 
     fn refresh_collections(&self, session: SessionId) -> Result<()> {

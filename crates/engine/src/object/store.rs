@@ -165,6 +165,9 @@ pub trait ObjectStore: Debug + Send + Sync {
     /// have been quarantined before. A quarantined container of the same name is replaced. After an error, and while this is at
     /// work, a container may have both names, and has at least one.
     fn quarantine(&self, names: &[ContainerName]) -> Result<()>;
+    /// Gives a small object a name that is no object's and ends in `.bad`, durably. Its name gets `replacement` at the same moment, or
+    /// is free. `session` names temporary files.
+    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()>;
     /// Makes the next listing of collections show the steps that others have taken, on a client that caches listings.
     fn refresh_collections(&self, session: SessionId) -> Result<()>;
     /// Makes the next listing of sessions show those that others have begun and ended, on a client that caches listings.

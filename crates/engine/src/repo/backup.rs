@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backup::{self, BackupOptions, BackupReport};
-use crate::check::{HeadsDir, read_commits_compared};
+use crate::check::{ComparedHeads, HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::error::Result;
 use crate::identify::{FilterState, Index, IndexOptions, IndexPreset, IndexState};
@@ -16,7 +16,7 @@ use crate::repo::learning::bring_up_to_date;
 use crate::repo::preset::remember_preset;
 use crate::repo::sessions::with_sessions;
 use crate::repo::similar::{SimilarIndexes, choices};
-use crate::snapshot::{Head, SessionKind};
+use crate::snapshot::SessionKind;
 use crate::store::{Session, Store};
 
 /// Everything that a backup needs besides the repository.
@@ -51,8 +51,8 @@ pub struct BackupOutcome {
     pub filter: FilterState,
     /// Access of lookups to its table.
     pub reads: BucketReads,
-    /// Newest snapshots that this host has seen and that are gone.
-    pub lost_heads: Vec<Head>,
+    /// Comparison with the newest snapshots that this host has seen.
+    pub heads: ComparedHeads,
 }
 
 /// An index for one operation, and who hears about it.
@@ -78,7 +78,7 @@ pub(super) struct IndexReport {
     pub(super) degraded: Option<String>,
     pub(super) filter: FilterState,
     pub(super) reads: BucketReads,
-    pub(super) lost_heads: Vec<Head>,
+    pub(super) heads: ComparedHeads,
 }
 
 /// Backs up.
@@ -100,8 +100,8 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         }
         report
     })?;
-    let IndexReport { state: index_state, degraded: index_degraded, filter, reads, lost_heads } = index;
-    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, lost_heads })
+    let IndexReport { state: index_state, degraded: index_degraded, filter, reads, heads } = index;
+    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, heads })
 }
 
 /// Opens the index of this host, works with it, and closes it.
@@ -138,12 +138,12 @@ pub(super) fn with_index<T>(
     let closed = index.close();
     let value = result?;
     // Last, and no reason to fail: later commands compare the log with it.
-    let lost_heads = compare_heads(store, &index_use);
+    let heads = compare_heads(store, &index_use);
     let degraded = degraded.or(closed.err().map(|error| error.to_string()));
     if let Some(reason) = &degraded {
         monitor.note(&format!("the index will be rebuilt next time: {reason}"));
     }
-    Ok((value, IndexReport { state, degraded, filter, reads, lost_heads }))
+    Ok((value, IndexReport { state, degraded, filter, reads, heads }))
 }
 
 fn open_index(store: &Store, index_use: &IndexUse<'_>) -> Result<(Index, IndexState)> {
@@ -164,17 +164,17 @@ fn open_index(store: &Store, index_use: &IndexUse<'_>) -> Result<(Index, IndexSt
     }
 }
 
-fn compare_heads(store: &Store, index_use: &IndexUse<'_>) -> Vec<Head> {
-    let Some(heads_dir) = index_use.heads else { return Vec::new() };
-    let (lost, problems) = match read_commits_compared(store, heads_dir) {
-        Ok(compared) => (compared.lost, compared.problems),
-        Err(error) => (Vec::new(), vec![error]),
+fn compare_heads(store: &Store, index_use: &IndexUse<'_>) -> ComparedHeads {
+    let Some(heads_dir) = index_use.heads else { return ComparedHeads::default() };
+    let (heads, problems) = match read_commits_compared(store, heads_dir) {
+        Ok(compared) => (compared.heads, compared.problems),
+        Err(error) => (ComparedHeads::default(), vec![error]),
     };
     for problem in problems {
         let note = format!("the newest snapshots could not be compared with those seen before: {problem}");
         index_use.monitor.note(&note);
     }
-    lost
+    heads
 }
 
 /// Bytes of the filter that are always worth having: enough for 3 million chunks at ten bits each.

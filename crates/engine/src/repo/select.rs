@@ -1,10 +1,11 @@
 //! Which snapshot a name means.
 
 use crate::error::{Error, Result};
+use crate::forget::is_earlier;
 use crate::repo::long_id::SnapshotId;
 use crate::snapshot::Snapshot;
 use crate::store::commits::Commits;
-use crate::types::SessionId;
+use crate::types::{SessionId, Timestamp};
 
 /// Shortest prefix of an id that is taken for one.
 const PREFIX_LEN_MIN: usize = 1;
@@ -51,18 +52,21 @@ impl Selection {
         host && tags && paths
     }
 
-    /// Finds the snapshot that a name means.
-    pub fn find<'a>(&self, commits: &'a Commits, name: &str) -> Result<(SessionId, &'a Snapshot)> {
+    /// Finds the snapshot that a name means, at a time. `doubt` takes reasons for which the latest may be another one than the user expects.
+    pub fn find<'a>(
+        &self,
+        commits: &'a Commits,
+        name: &str,
+        now: Timestamp,
+        doubt: &mut dyn FnMut(LatestDoubt),
+    ) -> Result<(SessionId, &'a Snapshot)> {
         if let Some(back) = steps_back(name)? {
-            let admitted: Vec<_> =
-                commits.snapshots().into_iter().filter(|(_, snapshot)| self.admits(snapshot)).collect();
+            let (admitted, future) = commits.by_time(now, |snapshot| self.admits(snapshot));
             let index = admitted.len().checked_sub(1).and_then(|newest| newest.checked_sub(back));
             let found = index.and_then(|index| admitted.get(index).copied());
+            future.into_iter().for_each(&mut *doubt);
             if let Some((id, error)) = commits.unread_after(found.map(|(_, snapshot)| snapshot.time)) {
-                return Err(Error::invalid(format!(
-                    "snapshot `{name}` is not certain: {} cannot be read and may be newer ({error}); name a snapshot by its id",
-                    SnapshotId(*id)
-                )));
+                doubt(LatestDoubt::Unread(*id, error.clone()));
             }
             return found.ok_or_else(|| {
                 let matching = if admitted.is_empty() { "no snapshot matches" } else { "there are not that many" };
@@ -89,7 +93,39 @@ impl Selection {
     }
 }
 
+/// Reasons for which the latest snapshot may be another one than a user expects.
+#[derive(Clone, Debug)]
+pub enum LatestDoubt {
+    /// This snapshot is dated later than now, and does not count as the latest.
+    Future(SessionId, Timestamp),
+    /// All snapshots are dated later than now, this one the latest.
+    AllFuture(SessionId, Timestamp),
+    /// This snapshot cannot be read.
+    Unread(SessionId, Error),
+}
+
 impl Commits {
+    /// Returns the admitted snapshots that are not forgotten, oldest first. Those dated later than now by more than clocks differ come before
+    /// all others, if there are others: none of them is taken for the latest. Returns also the last of them.
+    pub fn by_time(
+        &self,
+        now: Timestamp,
+        admits: impl Fn(&Snapshot) -> bool,
+    ) -> (Vec<(SessionId, &Snapshot)>, Option<LatestDoubt>) {
+        let mut snapshots = self.snapshots();
+        snapshots.retain(|(_, snapshot)| admits(snapshot));
+        let is_future = |(_, snapshot): &(SessionId, &Snapshot)| is_earlier(now, snapshot.time);
+        let latest = snapshots.last().filter(|latest| is_future(latest)).map(|(id, snapshot)| (*id, snapshot.time));
+        let are_all = snapshots.iter().all(is_future);
+        snapshots.sort_by_key(|snapshot| !is_future(snapshot));
+        let doubt = latest.map(
+            |(id, time)| {
+                if are_all { LatestDoubt::AllFuture(id, time) } else { LatestDoubt::Future(id, time) }
+            },
+        );
+        (snapshots, doubt)
+    }
+
     /// Returns the only forgotten snapshot whose id begins with `name`.
     pub fn find_forgotten(&self, name: &str) -> Option<SessionId> {
         let mut named = self

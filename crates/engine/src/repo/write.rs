@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::backup::{Writer, WriterOptions};
-use crate::check::HeadsDir;
+use crate::check::{ComparedHeads, HeadsDir};
 use crate::error::Result;
 use crate::identify::{Index, IndexOptions, IndexPreset, IndexState};
 use crate::monitor::Monitor;
@@ -13,7 +13,7 @@ use crate::repo::backup::{IndexUse, with_index};
 use crate::repo::cache::Cache;
 use crate::repo::learning::bring_up_to_date;
 use crate::repo::sessions::with_sessions;
-use crate::snapshot::{Head, SessionKind};
+use crate::snapshot::SessionKind;
 use crate::store::{Session, Store};
 
 /// Everything that writing needs besides the repository.
@@ -46,8 +46,8 @@ pub struct WriteOutcome<T> {
     pub index_state: IndexState,
     /// Error that makes the next session rebuild the index.
     pub index_degraded: Option<String>,
-    /// Newest snapshots that this host has seen and that are gone.
-    pub lost_heads: Vec<Head>,
+    /// Comparison with the newest snapshots that this host has seen.
+    pub heads: ComparedHeads,
 }
 
 /// Opens the index of this host, which no other process may use meanwhile, begins a session, and lets `work` write in it. If a
@@ -74,7 +74,7 @@ pub fn write<T>(
     let (value, index) = with_index(store, index_use, |index| {
         with_sessions(&*request.monitor, || write_once(store, request, index, work))
     })?;
-    Ok(WriteOutcome { value, index_state: index.state, index_degraded: index.degraded, lost_heads: index.lost_heads })
+    Ok(WriteOutcome { value, index_state: index.state, index_degraded: index.degraded, heads: index.heads })
 }
 
 fn write_once<T>(

@@ -12,6 +12,9 @@ use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::Containers;
 use crate::types::ContainerId;
 
+/// Numbers of collections that may be missing: a user may have moved damaged collections out of the repository.
+const NUMBERS_SKIPPED_MAX: u32 = 1 << 16;
+
 /// Containers that count as absent, and the newest collection.
 #[derive(Debug, Default)]
 pub(crate) struct Absent {
@@ -52,7 +55,8 @@ impl Absent {
 }
 
 impl Store {
-    /// Lists the steps of each collection.
+    /// Lists the steps of each collection. Numbers follow each other, and prunes could never count on from some: so a number far beyond
+    /// all others is no collection's if nothing in it can be read.
     pub(crate) fn list_collections(&self) -> Result<BTreeMap<u32, BTreeSet<CollectionStep>>> {
         let mut collections: BTreeMap<u32, BTreeSet<CollectionStep>> = BTreeMap::new();
         for name in self.list(Prefix::Collections)? {
@@ -60,6 +64,15 @@ impl Store {
                 collections.entry(number).or_default().insert(step);
             }
         }
+        let mut last: u32 = 0;
+        collections.retain(|number, steps| {
+            let is_junk = |step: &CollectionStep| {
+                self.read_collection(*number, *step, &mut |_| Ok(())).is_err_and(|error| error.is_loss())
+            };
+            let is_given = number.saturating_sub(last) <= NUMBERS_SKIPPED_MAX || !steps.iter().all(is_junk);
+            last = if is_given { *number } else { last };
+            is_given
+        });
         Ok(collections)
     }
 

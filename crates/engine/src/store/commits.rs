@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::{Error, Result};
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
-use crate::object::store::Detail;
+use crate::object::store::{Detail, Listed};
 use crate::object::{FormatVersion, ObjectType};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, Snapshot, decode_commit};
 use crate::store::Store;
@@ -50,6 +50,8 @@ pub struct Commits {
     pub findings: Vec<(SessionId, Error)>,
     /// Snapshots that were forgotten.
     pub(crate) forgotten: BTreeSet<SessionId>,
+    /// Damage of objects under `commits/` that are no commits: nothing else shows that their sessions ever began. They mean nothing.
+    pub(crate) unknown: Vec<(SessionId, Error)>,
     /// Reasons for which others count although a name marks them as forgotten.
     pub not_forgotten: Vec<Error>,
 }
@@ -120,6 +122,11 @@ impl Store {
                 Err(error) => all.findings.push((session, error)),
             }
         }
+        let findings = std::mem::take(&mut all.findings);
+        let seen: BTreeSet<SessionId> =
+            all.commits.iter().flat_map(|commit| &commit.body.heads).map(|head| head.session).collect();
+        (all.unknown, all.findings) =
+            findings.into_iter().partition(|(session, _)| !seen.contains(session) && self.never_began(*session));
         for session in self.list_sessions(Prefix::Forget)? {
             match self.read_forget(session) {
                 Ok(()) => {
@@ -129,6 +136,19 @@ impl Store {
             }
         }
         Ok(all)
+    }
+
+    /// Returns true if a session has neither an object nor a manifest nor containers: it never began, since its object comes first and is
+    /// never removed. A name alone would let anybody stop prunes. A commit that another one has seen is none of such a session.
+    pub(crate) fn never_began(&self, session: SessionId) -> bool {
+        let names = [ObjectName::Session(session), ObjectName::Manifest(session)];
+        let mut is_unknown = names.into_iter().all(|name| matches!(self.objects.len(name), Ok(None)));
+        let listed = self.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
+            let is_of = |listed: &Listed| listed.name.as_ref().is_ok_and(|name| name.session() == Some(session));
+            is_unknown &= !page.iter().any(is_of);
+            Ok(())
+        });
+        is_unknown && listed.is_ok()
     }
 
     /// Checks that a snapshot's forgetting is this repository's. A name alone would let anybody hide a snapshot.

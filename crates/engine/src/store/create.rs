@@ -262,7 +262,8 @@ pub fn open_copies(
 ) -> Result<Store> {
     let mut first_error = None;
     // Without `config` and without any session, an init was interrupted: it is to be run again.
-    if objects.len(ObjectName::Config(ObjectCopy::First))?.is_none() && is_empty(&**objects, Prefix::Sessions)? {
+    if matches!(objects.len(ObjectName::Config(ObjectCopy::First)), Ok(None)) && is_empty(&**objects, Prefix::Sessions)?
+    {
         let reason = "an init did not come to its end; run it again".to_owned();
         return Err(Error::NoRepository { path: objects.display("").into(), reason });
     }

@@ -415,6 +415,15 @@ impl ObjectStore for SimObjectStore {
         Ok(())
     }
 
+    fn quarantine_object(&self, _: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
+        let key = name.to_string();
+        self.request("copy", &key, |bucket| {
+            let bytes = bucket.objects.get(&key).map_or(Arc::default(), |object| Arc::clone(&object.bytes));
+            bucket.store(&format!("{key}.0.bad"), bytes);
+        })?;
+        let put = |bytes: &[u8]| self.request("put", &key, |bucket| bucket.store(&key, bytes.into()));
+        replacement.map_or_else(|| self.delete_keys(std::slice::from_ref(&key)), put)
+    }
     fn refresh_collections(&self, session: SessionId) -> Result<()> {
         self.refresh(session, Prefix::Collections)
     }

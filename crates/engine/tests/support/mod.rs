@@ -378,7 +378,9 @@ pub(super) fn restore_request<'a>(
 
 /// Directory in which a host remembers the newest snapshots.
 pub(super) fn heads_on(cache: &Arc<dyn Disk>) -> HeadsDir {
-    HeadsDir { disk: Arc::clone(cache), dir: PathBuf::new(), lost: LostHeads::Report, access: HeadsAccess::Update }
+    let (disk, locations) = (Arc::clone(cache), Arc::clone(cache));
+    let (dir, location) = (PathBuf::new(), PathBuf::from("/repository"));
+    HeadsDir { disk, dir, location, locations, lost: LostHeads::Report, access: HeadsAccess::Update }
 }
 
 fn scratch_on(cache: &Arc<dyn Disk>) -> Scratch {

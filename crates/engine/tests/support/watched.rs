@@ -196,6 +196,9 @@ impl ObjectStore for WatchedObjects {
         self.assert_unneeded(&objects, Removal::SetAside);
         self.objects.quarantine(names)
     }
+    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
+        self.objects.quarantine_object(session, name, replacement)
+    }
     fn refresh_collections(&self, session: SessionId) -> Result<()> {
         self.objects.refresh_collections(session)
     }

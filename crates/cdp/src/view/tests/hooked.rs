@@ -102,6 +102,10 @@ impl ObjectStore for Hooked {
         self.called().quarantine(names)
     }
 
+    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
+        self.called().quarantine_object(session, name, replacement)
+    }
+
     fn will_read(&self, name: ObjectName, range: Range<u64>) {
         self.inner.will_read(name, range);
     }
