@@ -20,6 +20,7 @@ pub(crate) mod key;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod list;
+mod patterns;
 pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod restic;
@@ -42,6 +43,7 @@ use crate::args::key::KeyCommand;
 #[cfg(feature = "lab")]
 use crate::args::lab::LabCommand;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
+pub(crate) use crate::args::patterns::{ExcludeArgs, ExcludePatterns, IncludePatterns};
 use crate::args::prune::PruneArgs;
 use crate::args::repair::RepairCommand;
 use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
@@ -445,62 +447,6 @@ pub(crate) struct BackupArgs {
     pub(crate) no_scan: bool,
 }
 
-/// Patterns to exclude.
-#[derive(Args, Debug)]
-pub(crate) struct ExcludePatterns {
-    /// Exclude files and directories that match the pattern
-    #[arg(short, long, value_name = "PATTERN")]
-    pub(crate) exclude: Vec<OsString>,
-    /// Like --exclude, but ignore case
-    #[arg(long, value_name = "PATTERN")]
-    pub(crate) iexclude: Vec<OsString>,
-    /// Read patterns to exclude from a file, one per line
-    #[arg(long, value_name = "FILE")]
-    pub(crate) exclude_file: Vec<PathBuf>,
-    /// Like --exclude-file, but ignore case
-    #[arg(long, value_name = "FILE")]
-    pub(crate) iexclude_file: Vec<PathBuf>,
-}
-
-/// Options that exclude what they match. They conflict with those that include.
-const EXCLUDES: [&str; 4] = ["exclude", "iexclude", "exclude_file", "iexclude_file"];
-
-/// Patterns to include.
-#[derive(Args, Debug)]
-pub(crate) struct IncludePatterns {
-    /// Take only files and directories that match the pattern
-    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) include: Vec<OsString>,
-    /// Like --include, but ignore case
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude: Vec<OsString>,
-    /// Read patterns to include from a file, one per line
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) include_file: Vec<PathBuf>,
-    /// Like --include-file, but ignore case
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude_file: Vec<PathBuf>,
-}
-
-/// Files and directories to exclude from a backup.
-#[derive(Args, Debug)]
-pub(crate) struct ExcludeArgs {
-    #[command(flatten)]
-    pub(crate) patterns: ExcludePatterns,
-    /// Exclude the contents of directories that a CACHEDIR.TAG marks as caches
-    #[arg(long)]
-    pub(crate) exclude_caches: bool,
-    /// Exclude the contents of directories that hold a file of this name, which begins with HEADER if one is given
-    #[arg(long, value_name = "NAME[:HEADER]")]
-    pub(crate) exclude_if_present: Vec<OsString>,
-    /// Exclude files that are larger
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) exclude_larger_than: Option<String>,
-    /// Do not cross into other file systems
-    #[arg(short = 'x', long)]
-    pub(crate) one_file_system: bool,
-}
-
 /// Selection of snapshots.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct SelectionArgs {
@@ -544,8 +490,8 @@ mod tests {
     }
 
     /// Values of which each option takes at least one.
-    const VALUES: [&str; 12] =
-        ["1", "2", "1k", "64k", "24h", "50%", "1/2", "a=b", "host", "cpu", "adaptive", "2012-11-01"];
+    const VALUES: [&str; 13] =
+        ["1", "2", "1k", "64k", "24h", "50%", "1/2", "a=b", "host", "cpu", "adaptive", "2012-11-01", "none"];
 
     #[test]
     fn of_an_option_that_is_given_twice_the_last_one_counts() {
@@ -587,7 +533,7 @@ mod tests {
             "onefold -r a restore x -i 1 --repo b --target c --target d --trusted --untrusted --dry-run --dry-run -i 2",
         );
         assert_eq!((global.repo, args.destination.target), (Some("b".into()), Some("d".into())));
-        assert_eq!((args.trusted, args.untrusted, args.dry_run, args.include.len()), (false, true, true, 2));
+        assert_eq!((args.trusted, args.untrusted, args.dry_run, args.includes.include.len()), (false, true, true, 2));
         assert!(restore("onefold restore x --target d --untrusted --trusted").1.trusted);
     }
 

@@ -356,10 +356,6 @@ pub(crate) fn warn_of_doubt(output: &Output, doubt: &LatestDoubt, now: Timestamp
             short_id(*id),
             text::local_time(*time)
         ),
-        LatestDoubt::Unread(id, error) => format!(
-            "warning: snapshot {} cannot be read and may be newer than the latest: {error}; `onefold repair objects` mends that",
-            short_id(*id)
-        ),
     });
 }
 

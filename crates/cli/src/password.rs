@@ -24,6 +24,8 @@ pub(crate) enum PasswordSource {
     File(PathBuf),
     /// The environment.
     Given(OsString),
+    /// None: an encrypted repository is opened with an empty password.
+    Unneeded,
     /// The user, if there is a terminal.
     Ask,
 }
@@ -46,7 +48,7 @@ impl PasswordSource {
             .or_else(|| variable("ONEFOLD_PASSWORD_COMMAND").map(command))
             .or_else(|| variable("ONEFOLD_PASSWORD_FILE").map(file))
             .or_else(|| variable("ONEFOLD_PASSWORD").map(Self::Given))
-            .or_else(|| args.ignored.args.contains(&INSECURE_NO_PASSWORD).then(|| Self::Given(OsString::new())))
+            .or_else(|| args.ignored.args.contains(&INSECURE_NO_PASSWORD).then_some(Self::Unneeded))
             .unwrap_or(Self::Ask)
     }
 
@@ -54,7 +56,7 @@ impl PasswordSource {
     pub(crate) fn is_given(&self) -> bool {
         match self {
             Self::Command(_) | Self::File(_) | Self::Given(_) => true,
-            Self::Ask => false,
+            Self::Unneeded | Self::Ask => false,
         }
     }
 
@@ -67,6 +69,7 @@ impl PasswordSource {
                 first_line(&bytes).with_context(|| format!("password file {} is empty", path.display()))
             }
             Self::Given(password) => Ok(Zeroizing::new(std::os::unix::ffi::OsStrExt::as_bytes(&**password).to_vec())),
+            Self::Unneeded => Ok(Zeroizing::default()),
             Self::Ask => ask(prompt),
         }
     }
@@ -74,7 +77,7 @@ impl PasswordSource {
     /// Returns a password for something new; where it is typed, it is typed twice.
     pub(crate) fn read_new(&self, prompt: &str) -> Result<Password> {
         let password = self.read(prompt)?;
-        if !self.is_given() {
+        if matches!(self, Self::Ask) {
             ensure!(*ask("repeat the password: ")? == *password, "the passwords differ");
         }
         Ok(password)

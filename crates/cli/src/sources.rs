@@ -153,7 +153,7 @@ pub(crate) fn files(dialect: Dialect, args: &BackupArgs, progress: &Progress) ->
         match tree.metadata(&path) {
             Ok(metadata) => {
                 if metadata.kind == EntryKind::Symlink {
-                    note_link(&tree, &path, progress);
+                    note_link(tree, &path, progress);
                 }
                 roots.push(path);
             }
@@ -179,7 +179,7 @@ pub(crate) fn files(dialect: Dialect, args: &BackupArgs, progress: &Progress) ->
 }
 
 /// Tells the user that a link is backed up as such.
-fn note_link(tree: &OsSource, path: &Path, progress: &Progress) {
+fn note_link(tree: OsSource, path: &Path, progress: &Progress) {
     let Ok(behind) = tree.canonical(path) else { return };
     if matches!(tree.metadata(&behind).map(|metadata| metadata.kind), Ok(EntryKind::Directory | EntryKind::File)) {
         let (path, behind) = (path.display(), behind.display());

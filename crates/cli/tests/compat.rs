@@ -224,8 +224,8 @@ fn entries_of_a_directory_have_the_names_that_restic_gives_them() {
     assert_eq!(run(&fixture, &[&list[..], &["/dir"]].concat()).code(0).stdout(), "/dir\n/dir/file\n");
     assert_eq!(fixture.run(&list[..3]).code(0).stdout(), "/source/dir\n/source/dir/file\n");
     let dump = ["dump", "latest:source", "/", "--insecure-no-password"];
-    assert_eq!(names(run(&fixture, &dump)), ["dir", "dir/file"]);
-    assert_eq!(names(fixture.run(&dump[..3])), ["source/dir", "source/dir/file"]);
+    assert_eq!(names(run(&fixture, &dump)), ["dir/", "dir/file"]);
+    assert_eq!(names(fixture.run(&dump[..3])), ["source/dir/", "source/dir/file"]);
     assert_eq!(names(run(&fixture, &["dump", "latest", "/source/dir", "--insecure-no-password"])), ["source/dir/file"]);
 }
 

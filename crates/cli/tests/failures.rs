@@ -13,7 +13,6 @@ fn wrong_usage_exits_1() {
     let fixture = Fixture::new();
     fixture.run(["bakcup"]).code(1).says("bakcup");
     fixture.run(["backup"]).code(1).says("nothing to back up");
-    fixture.run(["backup", "source", "--parent", "x", "--force"]).code(1);
     let error = fixture.run(["ls", "--json"]).code(1).last_error();
     assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &1.into()));
     fixture.run(["snapshots", "--memory", "1M"]).code(1).says("64M");
@@ -88,11 +87,7 @@ fn a_path_of_a_list_that_cannot_be_looked_at_is_named_and_exits_3() {
     fixture.run(["backup", "--files-from", "list", "-q"]).code(3).says("source/loop/data");
     assert!(fixture.run(["ls", "latest"]).code(0).stdout().contains("/source/one/data"));
     fs::write(fixture.path("list"), b"source/loop/data\n").unwrap();
-    fixture
-        .run(["backup", "--files-from", "list", "-q"])
-        .code(1)
-        .says("source/loop/data")
-        .says("exists and can be read");
+    fixture.run(["backup", "--files-from", "list", "-q"]).code(1).says("source/loop/data").says("no path can be read");
 }
 
 #[test]
@@ -216,7 +211,7 @@ fn names_do_not_control_the_terminal_that_failures_are_reported_on() {
     let missing = fixture.path("source").join(odd);
     let ran = fixture.run(["backup".as_ref(), missing.as_os_str()]).code(1);
     assert!(ran.stderr().contains(shown), "{}", ran.stderr());
-    assert!(!ran.stderr().contains('\u{1b}') && !ran.stderr().contains("\nonefold: all"), "{}", ran.stderr());
+    assert!(!ran.stderr().contains('\u{1b}') && !ran.stderr().contains("\nonefold: all is well"), "{}", ran.stderr());
     fixture.write(odd, b"x");
     let ran = fixture.run(["backup", "source", "-vv"]).code(0);
     assert!(ran.stderr().contains(shown) && !ran.stderr().contains('\u{1b}'), "{}", ran.stderr());

@@ -42,9 +42,11 @@ fn lost(closes: bool) -> Volume {
     volume
 }
 
+type Strike = fn(&Volume);
+
 #[test]
 fn every_command_says_what_a_journal_has_lost_and_a_new_journal_goes_on() {
-    let damages: [(&str, fn(&Volume)); 7] = [
+    let damages: [(&str, Strike); 7] = [
         ("first", |volume| fs::remove_file(&segments(&volume.group)[0]).unwrap()),
         ("middle", |volume| fs::remove_file(&segments(&volume.group)[2]).unwrap()),
         ("last", |volume| fs::remove_file(segments(&volume.group).last().unwrap()).unwrap()),
@@ -66,6 +68,7 @@ fn every_command_says_what_a_journal_has_lost_and_a_new_journal_goes_on() {
         copy(&fixture.path("repository"), &fixture.path("kept-repository"));
         let now = volume.bytes();
         assert!(volume.restored_from("./group", "latest") == now);
+        fs::remove_file(fixture.path("restored.raw")).unwrap();
         for (name, damage) in damages {
             for (kept, path) in [("kept", &volume.group), ("kept-repository", &fixture.path("repository"))] {
                 fs::remove_dir_all(path).unwrap();
@@ -96,7 +99,7 @@ fn every_command_says_what_a_journal_has_lost_and_a_new_journal_goes_on() {
             // Moments that are left, and none in between.
             assert_eq!(volume.restored_from("./group", "lsn:0"), vec![0; 16 << 20]);
             let turn2 = fixture.run(["cdp", "restore", "./group", "--at", "turn2", "--target", "restored.raw"]);
-            let is_left = ["last", "truncated", "older"].contains(&name);
+            let is_left = ["last", "truncated", "older"].contains(name);
             let turn2 = if is_left { turn2.code(0) } else { turn2.code(1) };
             drop(turn2);
             fs::remove_file(fixture.path("restored.raw")).unwrap();

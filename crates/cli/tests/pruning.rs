@@ -246,7 +246,7 @@ fn prune_says_what_an_interrupted_backup_still_holds() {
     let fixture = Fixture::new();
     let mut child = fixture.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(&noise(4, 16 << 20)).unwrap();
+    stdin.write_all(&noise(4, 64 << 20)).unwrap();
     let containers = fixture.path("repository/containers");
     wait_until(|| contents(&containers).iter().any(|(_, bytes)| bytes.is_some()));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();

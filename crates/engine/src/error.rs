@@ -423,6 +423,14 @@ impl Error {
         }
     }
 
+    /// Returns true if a file system does not support an operation, or the process lacks the privilege for it. A directory that
+    /// may not be written to is another error (`EACCES`).
+    pub(crate) fn is_refusal(&self) -> bool {
+        use rustix::io::Errno;
+        let refusals = [Errno::PERM, Errno::NOTSUP, Errno::NOSYS].map(Errno::raw_os_error);
+        self.system_error().and_then(io::Error::raw_os_error).is_some_and(|code| refusals.contains(&code))
+    }
+
     /// Returns true if the process, or the whole system, has too many files open.
     pub(crate) fn is_out_of_handles(&self) -> bool {
         use rustix::io::Errno;

@@ -1,6 +1,7 @@
 //! Damage between the decision to delete containers and their deletion: what still restores goes on restoring.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::io::ErrorKind;
 
 use onefold_engine::check::{CheckRequest, ReadData, check};
@@ -92,12 +93,12 @@ impl Base {
         let (old, new): (Vec<ContainerName>, Vec<ContainerName>) =
             names.iter().partition(|name| self.before.contains(&name.id));
         let mut case = String::new();
-        for _ in 0..1 + random.index(3) {
+        for _ in 0..=random.index(3) {
             let from = if random.index(4) == 0 || new.is_empty() { &old } else { &new };
             let name = from[random.index(from.len())];
             let kinds = [Damage::Cut, Damage::Overwritten, Damage::Emptied, Damage::Front, Damage::Region];
             let kind = random.index(kinds.len() + 1);
-            case.push_str(&format!(" {}: {:?}", name.id, kinds.get(kind)));
+            write!(case, " {}: {:?}", name.id, kinds.get(kind)).unwrap();
             if !world.repo().exists(&name.path()).unwrap() {
                 continue;
             }
@@ -163,9 +164,9 @@ fn damage_while_a_deletion_is_pending_loses_nothing_that_restores() {
         hit += base.kept.len() - before.len();
         whole += before.len();
         // The last prune deletes what it may.
-        for _ in 0..1 + random.index(4) {
+        for _ in 0..=random.index(4) {
             let work = WORKS[random.index(WORKS.len())];
-            case.push_str(&format!(", {work:?}"));
+            write!(case, ", {work:?}").unwrap();
             failed += u64::from(carry_out(work, &world, &world.open().unwrap()).is_err());
         }
         let _refused = carry_out(Work::Prune, &world, &world.open().unwrap());
@@ -190,7 +191,9 @@ fn repair_and_prune_end_clean_after_the_copy_of_a_pending_deletion_was_damaged()
             let case = format!("{pending:?}, {work:?}");
             let copies: Vec<ContainerName> =
                 container_names(&store).into_iter().filter(|name| !base.before.contains(&name.id)).collect();
-            copies.iter().for_each(|name| Damage::Region.strike(&world, name));
+            for name in &copies {
+                Damage::Region.strike(&world, name);
+            }
             assert_eq!(base.restorable(&world, &case).len(), base.kept.len(), "{case}: before");
             for work in [work, Work::Quarantine, Work::RemoveQuarantined, Work::Prune] {
                 carry_out(work, &world, &store).unwrap_or_else(|error| panic!("{case}: {work:?}: {error}"));
@@ -207,10 +210,9 @@ fn repair_and_prune_end_clean_after_the_copy_of_a_pending_deletion_was_damaged()
 fn an_error_or_a_crash_at_any_call_of_a_rescue_loses_nothing() {
     let base = Base::new(10, Pending::Whole);
     let names = container_names(&base.world.open().unwrap());
-    names
-        .iter()
-        .filter(|name| !base.before.contains(&name.id))
-        .for_each(|name| Damage::Region.strike(&base.world, name));
+    for name in names.iter().filter(|name| !base.before.contains(&name.id)) {
+        Damage::Region.strike(&base.world, name);
+    }
     let calm = base.world.on(base.world.disk.fork());
     let (store, first) = (calm.open().unwrap(), calm.disk.calls());
     let report = prune(&store, &request(&calm, &store), &Silent).unwrap();

@@ -31,7 +31,7 @@ use crate::integration::support::{
 };
 
 /// A prune that waits for nobody and copies what frees anything.
-pub(super) fn request(world: &World, store: &Store) -> PruneRequest {
+pub(super) fn request(world: &World, _: &Store) -> PruneRequest {
     PruneRequest {
         options: PruneOptions { max_unused: MaxUnused::Bytes(0), max_repack_bytes: u64::MAX, repack_below_bytes: 0 },
         quick: false,

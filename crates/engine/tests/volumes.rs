@@ -343,7 +343,7 @@ fn a_container_of_many_chunks_is_durable_before_the_next_barrier() {
     let store = world.create(sizes).unwrap();
     let barrier = options(&world).budget.barrier_containers as u64;
     in_session(&world, &store, &Driver::inline(1), &mut |writer| {
-        for number in 0..2 * barrier * 1536 + 25_000 {
+        for number in 0..2 * barrier * 1536 + 90_000 {
             writer.chunk(&number.to_le_bytes())?;
             while writer.next_reference().is_some() {}
         }

@@ -79,8 +79,8 @@ fn text(name: *const c_char) -> Option<String> {
 /// Returns the name of a user, if the host knows one and it is UTF-8.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
-    // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
     look_up(
+        // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
         |user, buffer, len, found| unsafe { getpwuid_r(uid, user, buffer, len, found) },
         |user: &User| text(user.name),
     )?
@@ -89,8 +89,8 @@ pub fn user_name(uid: u32) -> Option<String> {
 /// Returns the name of a group, if the host knows one and it is UTF-8.
 #[must_use]
 pub fn group_name(gid: u32) -> Option<String> {
-    // SAFETY: as for users.
     look_up(
+        // SAFETY: as for users.
         |group, buffer, len, found| unsafe { getgrgid_r(gid, group, buffer, len, found) },
         |group: &Group| text(group.name),
     )?
@@ -100,8 +100,8 @@ pub fn group_name(gid: u32) -> Option<String> {
 #[must_use]
 pub fn user_id(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
-    // SAFETY: as above, and the name ends with a zero.
     look_up(
+        // SAFETY: as above, and the name ends with a zero.
         |user, buffer, len, found| unsafe { getpwnam_r(name.as_ptr(), user, buffer, len, found) },
         |user: &User| user.uid,
     )
@@ -111,8 +111,8 @@ pub fn user_id(name: &str) -> Option<u32> {
 #[must_use]
 pub fn group_id(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
-    // SAFETY: as above.
     look_up(
+        // SAFETY: as above.
         |group, buffer, len, found| unsafe { getgrnam_r(name.as_ptr(), group, buffer, len, found) },
         |group: &Group| group.gid,
     )

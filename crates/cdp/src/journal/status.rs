@@ -2,9 +2,9 @@
 
 use onefold_engine::error::Result;
 
+use crate::journal::Lsn;
 use crate::journal::codec::{BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, TAG_BYTES, frame_bytes};
 use crate::journal::segment::Directory;
-use crate::journal::Lsn;
 
 /// State of a journal for people and for back-pressure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

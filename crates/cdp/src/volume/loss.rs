@@ -54,7 +54,9 @@ impl Group {
         // A time is looked for among flushes.
         records.push(Record::range(Op::Flush, 0, 0, 0));
         let mut body = Vec::new();
-        records.iter().for_each(|record| record.encode(&mut body));
+        for record in &records {
+            record.encode(&mut body);
+        }
         let count = u32::try_from(records.len()).expect("a group has few volumes");
         journal.append_frame(journal.next(), time, count, &body).and_then(|()| journal.sync()).map_err(failed)?;
         let next = journal.next();

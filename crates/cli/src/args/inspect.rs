@@ -36,8 +36,8 @@ pub(crate) struct FindArgs {
     #[arg(long)]
     pub(crate) human_readable: bool,
     /// Find the files with a chunk of contents: each PATTERN is a fingerprint, or its beginning
-    #[arg(long, conflicts_with_all = ["tree", "pack"])]
-    pub(crate) blob: bool,
+    #[arg(long = "blob", conflicts_with_all = ["tree", "pack"])]
+    pub(crate) chunk: bool,
     /// Find the directories whose entries are this tree: each PATTERN is a fingerprint, or its beginning
     #[arg(long, conflicts_with = "pack")]
     pub(crate) tree: bool,
@@ -75,7 +75,8 @@ pub(crate) enum StatsMode {
     /// Distinct contents of files
     FilesByContents,
     /// Distinct chunks of each path
-    BlobsPerFile,
+    #[value(name = "blobs-per-file")]
+    ChunksPerFile,
     /// Chunks that the snapshots need, and their space in the repository
     RawData,
     /// What each snapshot holds and no other one does; of named snapshots, what only these hold together

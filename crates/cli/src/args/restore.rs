@@ -1,5 +1,6 @@
 //! Options of `restore`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};

@@ -25,7 +25,7 @@ use crate::text;
 pub(crate) fn run(settings: &Settings, output: &Output, args: &FindArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
     let wanted = Wanted::of(reader.store(), &cache, args)?;
-    let mut snapshots = open::find_all(&commits, &args.selection, &args.snapshot)?;
+    let mut snapshots = open::find_all(output, &commits, &args.selection, &args.snapshot)?;
     if !args.reverse {
         snapshots.reverse();
     }
@@ -50,12 +50,12 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &FindArgs) -> Resu
                         }
                         walk.enter(*node, *node)?;
                     }
-                    Content::File { recipe, .. } if wanted.has_blobs() => {
+                    Content::File { recipe, .. } if wanted.has_chunks() => {
                         let tree = walk.state().copied();
                         let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
                         while let Some(extent) = cursor.next(&mut reader)? {
                             if let FileExtent::Chunk(found) = extent
-                                && wanted.blobs(&found.chunk.fingerprint)
+                                && wanted.chunks(&found.chunk.fingerprint)
                             {
                                 results.hit((session, snapshot), &found.chunk.fingerprint, &path, tree)?;
                             }
@@ -86,12 +86,12 @@ struct Wanted {
     /// Those of containers.
     exact: BTreeSet<Fingerprint>,
     only_trees: bool,
-    only_blobs: bool,
+    only_chunks: bool,
 }
 
 impl Wanted {
     fn of(store: &Store, cache: &OpenedCache, args: &FindArgs) -> Result<Self> {
-        let mut wanted = Self { only_trees: args.tree, only_blobs: args.blob, ..Self::default() };
+        let mut wanted = Self { only_trees: args.tree, only_chunks: args.chunk, ..Self::default() };
         for typed in &args.patterns {
             let text = typed.to_str().unwrap_or_default();
             if args.pack {
@@ -112,15 +112,15 @@ impl Wanted {
     }
 
     fn trees(&self, node: &Fingerprint) -> bool {
-        !self.only_blobs && self.contains(node)
+        !self.only_chunks && self.contains(node)
     }
 
-    fn has_blobs(&self) -> bool {
+    fn has_chunks(&self) -> bool {
         !self.only_trees
     }
 
-    fn blobs(&self, fingerprint: &Fingerprint) -> bool {
-        self.has_blobs() && self.contains(fingerprint)
+    fn chunks(&self, fingerprint: &Fingerprint) -> bool {
+        self.has_chunks() && self.contains(fingerprint)
     }
 }
 
@@ -147,16 +147,13 @@ impl Results<'_> {
             output.bytes(&serde_json::to_vec(&FoundObject::of(session, snapshot, fingerprint, path, tree))?)?;
         } else {
             let shown = output.printable(path);
-            match tree {
-                Some(tree) => {
-                    output.line(format!("Found blob {fingerprint}"))?;
-                    output.line([b" ... in file ", shown.as_slice()].concat())?;
-                    output.line(format!("     (tree {tree})"))?;
-                }
-                None => {
-                    output.line(format!("Found tree {fingerprint}"))?;
-                    output.line([b" ... path ", shown.as_slice()].concat())?;
-                }
+            if let Some(tree) = tree {
+                output.line(format!("Found blob {fingerprint}"))?;
+                output.line([b" ... in file ", shown.as_slice()].concat())?;
+                output.line(format!("     (tree {tree})"))?;
+            } else {
+                output.line(format!("Found tree {fingerprint}"))?;
+                output.line([b" ... path ", shown.as_slice()].concat())?;
             }
             let (id, time) = (short_id(session), text::local_time(snapshot.time));
             output.line(format!(" ... in snapshot {id} ({time})"))?;

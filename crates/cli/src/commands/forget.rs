@@ -156,7 +156,9 @@ impl Run<'_> {
             return Ok(forgotten);
         }
         if self.dialect == Dialect::Restic {
-            cautions.iter().for_each(|caution| self.output.warn(&format!("warning: {caution}")));
+            for caution in &cautions {
+                self.output.warn(&format!("warning: {caution}"));
+            }
         } else {
             ensure!(
                 cautions.is_empty() || self.args.force || rules.is_empty(),

@@ -1,7 +1,5 @@
 //! `key list`, `key add`, `key remove`, `key passwd`.
 
-use std::ffi::OsString;
-
 use anyhow::{Result, bail, ensure};
 use onefold_engine::crypto::MasterKey;
 use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
@@ -102,12 +100,14 @@ fn add(unlocked: &Unlocked<'_>, args: &NewKeyArgs, current: CurrentSlot) -> Resu
     }
     let source = match &args.new_password_file {
         Some(path) => PasswordSource::File(path.clone()),
-        None if args.new_insecure_no_password => PasswordSource::Given(OsString::new()),
+        None if args.new_insecure_no_password => PasswordSource::Unneeded,
         None => PasswordSource::Ask,
     };
     let password = source.read_new("new password: ").map_err(|error| match &source {
         PasswordSource::Ask => error.context("give --new-password-file FILE to read the new password from a file"),
-        PasswordSource::Command(_) | PasswordSource::File(_) | PasswordSource::Given(_) => error,
+        PasswordSource::Command(_) | PasswordSource::File(_) | PasswordSource::Given(_) | PasswordSource::Unneeded => {
+            error
+        }
     })?;
     let store = &unlocked.opened.store;
     let label = SlotLabel {

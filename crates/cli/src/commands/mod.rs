@@ -79,7 +79,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Snapshots(args) => snapshots::run(&settings, &output, &args),
         Command::Ls(args) => ls::run(&settings, &output, &args),
         Command::Dump(args) => dump::run(&settings, &output, &args),
-        Command::Find(args) if args.blob || args.tree || args.pack => find_objects::run(&settings, &output, &args),
+        Command::Find(args) if args.chunk || args.tree || args.pack => find_objects::run(&settings, &output, &args),
         Command::Find(args) => find::run(&settings, &output, &args),
         Command::Diff(args) => diff::run(&settings, &output, &args),
         Command::Stats(args) => stats::run(&settings, &output, &args),

@@ -36,7 +36,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Res
             let counted = contents_stats(&mut reader, &request)?;
             counts(&mut lines, snapshots_count, counted.files, counted.bytes)
         }
-        StatsMode::BlobsPerFile => {
+        StatsMode::ChunksPerFile => {
             let counted = reference_stats(&mut reader, &request)?;
             lines.push(("Total chunk count:", counted.chunks.to_string()));
             let message = counts(&mut lines, snapshots_count, counted.files, counted.bytes);

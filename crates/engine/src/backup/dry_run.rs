@@ -55,10 +55,10 @@ pub fn dry_run(
                 monitor.failure(&path, &error);
             }
             Event::Entry(item) => {
-                if item.contents != Contents::None {
-                    state.file(&item);
-                } else {
+                if item.contents == Contents::None {
                     monitor.entry(&item.path, Action::Other);
+                } else {
+                    state.file(&item);
                 }
             }
         }

@@ -289,7 +289,7 @@ pub(crate) fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Comm
     let mut heads: Vec<Head> = commits.heads().into_iter().chain(unread).collect();
     heads.sort_unstable();
     heads.dedup();
-    if known.is_none() && heads.is_empty() && is_known {
+    if known.is_none() && heads.is_empty() && lost.is_empty() && is_known {
         return Ok(());
     }
     copies.insert(0, RememberedCopy { location: heads_dir.location.clone(), heads });

@@ -76,7 +76,7 @@ impl Collector<'_> {
         let candidates = listed.retain(|number, id| goes(number, id) && !twice.contains(&id));
         let mut condemned: Vec<u32> = candidates.numbers().take(CONDEMNED_MAX).map(|number| number.0).collect();
         let is_partial = condemned.len() < candidates.len();
-        let unreadable = RefCell::new(Vec::new());
+        let (unreadable, mut ordinals) = (RefCell::new(Vec::new()), self.ordinals);
         let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
         let live = condemned.iter().flat_map(|&container| match self.whole_chunks_of(&candidates, container, &bases) {
             Err(error) => vec![Err(error)],
@@ -108,7 +108,6 @@ impl Collector<'_> {
             driver: &self.request.driver,
             monitor: self.survey.monitor,
         };
-        let mut ordinals = self.ordinals;
         let copied = copy_forward(&request, live, &mut ordinals)?;
         self.ordinals = ordinals;
         report.count_copies(&copied);

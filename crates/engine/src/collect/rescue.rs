@@ -174,14 +174,13 @@ impl Collector<'_> {
         let (store, request) = (self.store, self.request);
         let mut whole = WholeChunks { store, containers: sources, bases, monitor: &Beating(&self.survey) };
         let memory = self.survey.memory() / 4;
-        let reached = match reached {
-            Some(reached) => reached,
-            None => {
-                let mut all: Partitions<REACHED_LEN> =
-                    request.scratch.partitions(&store.host, "whole chunks of condemned containers", memory)?;
-                whole.each(&mut |chunk| all.push(&reached_record(&chunk.fingerprint, 0)))?;
-                all.finish()?
-            }
+        let reached = if let Some(reached) = reached {
+            reached
+        } else {
+            let mut all: Partitions<REACHED_LEN> =
+                request.scratch.partitions(&store.host, "whole chunks of condemned containers", memory)?;
+            whole.each(&mut |chunk| all.push(&reached_record(&chunk.fingerprint, 0)))?;
+            all.finish()?
         };
         let usage = Usage::count(&request.scratch, &store.host, memory, sources.numbers_end(), reached, &mut whole)?;
         let copy: Vec<u32> = sources.numbers().map(|number| number.0).collect();

@@ -306,7 +306,7 @@ impl<'a> Changes<'a> {
             match outcome {
                 // The removal of another attribute may remove this one, as an ACL goes with the last of its entries.
                 Ok(()) | Err(Errno::NODATA) => {}
-                Err(error) if is_privileged(name) && is_refusal(error) => {
+                Err(error) if is_privileged(name) && is_unsupported(subject, name, error) => {
                     unset.omissions.insert(Omission::Attribute);
                 }
                 Err(error) => unset.failures.push(format!("attribute {} cannot be removed: {error}", name.display())),
@@ -335,7 +335,8 @@ impl<'a> Changes<'a> {
 fn is_unsupported(subject: &Subject<'_>, name: &OsStr, error: Errno) -> bool {
     match error {
         Errno::NOTSUP | Errno::NOSYS => true,
-        Errno::PERM | Errno::ACCESS => is_privileged(name) || matches!(subject, Subject::File(_)),
+        Errno::PERM => is_privileged(name) || matches!(subject, Subject::File(_)),
+        Errno::ACCESS => is_privileged(name) && !is_root(),
         // A user whom the user namespace does not have.
         Errno::INVAL => is_acl(name),
         _ => false,
@@ -348,7 +349,7 @@ fn is_root() -> bool {
 
 /// Returns true if a call failed because the file system does not support it, or the process may not make it.
 fn is_refusal(error: Errno) -> bool {
-    matches!(error, Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSYS)
+    matches!(error, Errno::PERM | Errno::NOTSUP | Errno::NOSYS)
 }
 
 /// Returns true if only a process with privileges can set the attribute.

@@ -66,7 +66,11 @@ impl Selection {
             let found = index.and_then(|index| admitted.get(index).copied());
             future.into_iter().for_each(&mut *doubt);
             if let Some((id, error)) = commits.unread_after(found.map(|(_, snapshot)| snapshot.time)) {
-                doubt(LatestDoubt::Unread(*id, error.clone()));
+                return Err(Error::invalid(format!(
+                    "snapshot `{name}` is not certain: {} cannot be read and may be newer ({error}); name a snapshot by its id, or \
+                     mend that with `onefold repair objects`",
+                    SnapshotId(*id)
+                )));
             }
             return found.ok_or_else(|| {
                 let matching = if admitted.is_empty() { "no snapshot matches" } else { "there are not that many" };
@@ -100,8 +104,6 @@ pub enum LatestDoubt {
     Future(SessionId, Timestamp),
     /// All snapshots are dated later than now, this one the latest.
     AllFuture(SessionId, Timestamp),
-    /// This snapshot cannot be read.
-    Unread(SessionId, Error),
 }
 
 impl Commits {

@@ -158,8 +158,7 @@ impl Visitor for LinkNames {
 
 /// Returns true if a file system refuses a further name of a file: it knows none, or the file has too many.
 fn needs_copy(error: &Error) -> bool {
-    use ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
-    matches!(error.io_kind(), Some(CrossesDevices | PermissionDenied | TooManyLinks | Unsupported))
+    error.is_refusal() || matches!(error.io_kind(), Some(ErrorKind::CrossesDevices | ErrorKind::TooManyLinks))
 }
 
 impl Run<'_> {
@@ -300,7 +299,7 @@ impl Run<'_> {
 
     /// Returns true if the target, or this process, cannot make an entry although it can make a file in its place.
     fn is_refused_only(&mut self, levels: &Levels, path: &Path, error: &Error) -> bool {
-        if !matches!(error.io_kind(), Some(ErrorKind::PermissionDenied | ErrorKind::Unsupported)) {
+        if !error.is_refusal() {
             return false;
         }
         let Ok(partial) = self.partial(levels, path) else { return false };

@@ -42,11 +42,12 @@ impl Filter {
 /// Selects extended attributes by their names.
 impl SelectAttributes for Filter {
     fn selects(&self, name: &OsStr) -> bool {
-        Self::selects(self, Path::new(name))
+        Self::selects(self, Path::new(name), false)
     }
 }
 
 /// Which part of a tree is walked.
+#[expect(clippy::large_enum_variant, reason = "one for each restore")]
 pub(super) enum Root {
     /// A directory, of which the contents are restored.
     Directory {

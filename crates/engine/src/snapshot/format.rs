@@ -5,7 +5,8 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
+use crate::codec::{DecodeError, Decoded, Reader, put_timestamp, put_varint};
+pub(super) use crate::snapshot::fields::{field, text};
 use crate::snapshot::journal::{JournalNote, TAG_JOURNAL, TAG_MARK};
 use crate::snapshot::owners::{OwnerNames, TAG_GROUP_NAME, TAG_USER_NAME};
 use crate::types::{Fingerprint, SessionId, Timestamp};
@@ -165,13 +166,6 @@ impl CommitBody {
     pub(crate) fn without_snapshot(kind: CommitKind) -> Self {
         Self { kind, snapshot: None, heads: Vec::new(), manifest: None }
     }
-}
-
-pub(super) fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
-    let mut value = Vec::new();
-    write(&mut value);
-    out.push(tag);
-    put_string(out, &value);
 }
 
 impl Snapshot {
@@ -363,12 +357,6 @@ impl Summary {
     }
 }
 
-pub(super) fn text(value: &mut Reader<'_>) -> Decoded<String> {
-    let error = value.error("text that is not UTF-8");
-    let bytes = value.bytes(value.remaining())?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| error)
-}
-
 /// Reads the fields of a body one after the other. Those that stand once must not stand twice.
 pub(super) fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool>) -> Decoded<()> {
     let mut reader = Reader::new(body);
@@ -478,7 +466,8 @@ mod tests {
     #[test]
     fn names_of_owners_are_few_and_short_and_stand_once() {
         let commit = |fields: &[u8]| decode_commit(&[&body().encode()[..], fields].concat());
-        let named = |id: u8, len: usize| [&[TAG_USER_NAME, (len + 1) as u8, id][..], &vec![b'n'; len]].concat();
+        let named =
+            |id: u8, len: usize| [&[TAG_USER_NAME, u8::try_from(len + 1).unwrap(), id][..], &vec![b'n'; len]].concat();
         assert!(commit(&named(1, 126)).is_ok());
         for refused in [named(1, 0), named(0, 4), vec![TAG_GROUP_NAME, 3, 1, b'a', 0], vec![TAG_GROUP_NAME, 2, 1, 255]]
         {

@@ -4,6 +4,7 @@
 //! names, by the checksum of its bytes: a hash-linked log in which a removed or exchanged snapshot shows.
 
 pub(crate) mod collection;
+mod fields;
 mod forget;
 pub(crate) mod format;
 pub(crate) mod journal;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::codec::{Decoded, Reader, put_varint};
 use crate::io::os_identity;
 use crate::io::tree::MetadataChoice;
-use crate::snapshot::format::{field, text};
+use crate::snapshot::fields::{field, text};
 
 pub(super) const TAG_USER_NAME: u8 = 144;
 pub(super) const TAG_GROUP_NAME: u8 = 145;

@@ -55,7 +55,7 @@ impl Patterns {
     }
 
     /// Returns true if the answer for a path may depend on whether it is of a directory.
-    pub(crate) fn tells_directories(&self) -> bool {
+    pub(crate) fn depends_on_kind(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.is_for_directories)
     }
 

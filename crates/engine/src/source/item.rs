@@ -63,7 +63,7 @@ impl Location {
         let Some(monitor) = &self.named else { return self.directory.open(&self.name) };
         Ok(match self.directory.open_behind(&self.name, monitor)? {
             Behind::File(file) => file,
-            Behind::Pipe { path, metadata, reader } => stream::open(path, metadata, reader),
+            Behind::Pipe { path, metadata, reader } => stream::open(path, &metadata, reader),
         })
     }
 

@@ -101,7 +101,7 @@ impl SourceDirectory for StreamDirectory {
         }
         let reader = self.tree.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
         let reader = reader.ok_or_else(|| Error::invalid(format!("{}: a stream is read once", path.display())))?;
-        Ok(open(path, metadata_of(EntryKind::File, 0o644, self.tree.time), reader))
+        Ok(open(path, &metadata_of(EntryKind::File, 0o644, self.tree.time), reader))
     }
 
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata> {
@@ -123,8 +123,8 @@ impl SourceDirectory for StreamDirectory {
 }
 
 /// Makes a file of a stream, with the metadata of what it comes from. It shows no length, and is read until it ends.
-pub(super) fn open(path: PathBuf, metadata: Metadata, reader: Box<dyn Read + Send>) -> Box<dyn SourceFile> {
-    let opened = Metadata { size: 0, links: 1, ..metadata };
+pub(super) fn open(path: PathBuf, metadata: &Metadata, reader: Box<dyn Read + Send>) -> Box<dyn SourceFile> {
+    let opened = Metadata { size: 0, links: 1, ..*metadata };
     Box::new(StreamFile { path, opened, stream: Mutex::new(Stream { reader, position: 0 }) })
 }
 

@@ -213,7 +213,7 @@ impl Survey {
         if node.explicit || !node.children.is_empty() || patterns.is_empty() {
             return false;
         }
-        let is_directory = patterns.iter().any(Patterns::tells_directories)
+        let is_directory = patterns.iter().any(Patterns::depends_on_kind)
             && look().is_ok_and(|metadata| metadata.kind == EntryKind::Directory);
         patterns.iter().any(|patterns| patterns.matches(absolute, is_directory))
     }

@@ -140,9 +140,10 @@ impl Walk {
         };
         let mut errors = Vec::new();
         let mut tops = BTreeMap::new();
-        let RootTree { top: nodes, positions } = roots::build(&*source, roots, &excludes, &mut errors, &mut |origin, is_marked| {
-            let _replaced = tops.insert(origin, Tally { left_out: is_marked, is_marked, has_entry: false });
-        })?;
+        let RootTree { top: nodes, positions } =
+            roots::build(&*source, roots, &excludes, &mut errors, &mut |origin, is_marked| {
+                let _replaced = tops.insert(origin, Tally { left_out: is_marked, is_marked, has_entry: false });
+            })?;
         let names = nodes.keys().cloned().collect::<Vec<_>>().into_iter();
         let (is_named, tally) = (false, Tally::default());
         let top = Frame { directory: None, names, nodes, device: None, ahead: None, is_named, tally };
@@ -204,7 +205,7 @@ impl Walk {
             self.absolute.push(&name);
         }
         let located = self.locate(&name, &node);
-        let mut look = || located.clone().and_then(|Location { directory, name }| directory.metadata_of(&name));
+        let mut look = || located.clone().and_then(|location| location.metadata());
         let visit = if self.survey.is_excluded(&self.absolute, &node, &mut look) {
             Visit::Excluded
         } else {
@@ -278,7 +279,9 @@ impl Walk {
             self.report(path, error);
         }
         let mut frame = Frame::new(directory, names, nodes, device);
-        frame.tally = Tally { left_out: is_marked || is_foreign, is_marked, has_entry };
+        // A root in it counts, as its mark then does.
+        let only_mark = is_marked && frame.nodes.is_empty();
+        frame.tally = Tally { left_out: is_marked || is_foreign, is_marked: only_mark, has_entry };
         if frame.nodes.is_empty() {
             frame.ahead = self.ahead_of(&frame, found);
         }
@@ -535,7 +538,7 @@ mod tests {
         assert_eq!(walk(&tree, &["/a"], &patterns(&["*.c", "skip"])), ["a/", " b/", "  x.h", " s"]);
         assert_eq!(walk(&tree, &["/a"], &patterns(&["/a/b"])), ["a/", " s", " skip/", "  y"]);
         assert_eq!(walk(&tree, &["/a/b/x.c"], &patterns(&["*.c"])), ["a/", " b/", "  x.c"]);
-        assert_eq!(walk(&tree, &["/a/b"], &patterns(&["b"])), ["a/", " b/"]);
+        assert_eq!(walk(&tree, &["/a/b"], &patterns(&["b"])), ["a/", " b/", "! /a/b"]);
         assert_eq!(
             walk(&tree, &["/a", "/a/skip/y"], &patterns(&["skip"])),
             ["a/", " b/", "  x.c", "  x.h", " s", " skip/", "  y"]
@@ -557,10 +560,10 @@ mod tests {
             ["a/", " cache/", "  CACHEDIR.TAG", " fake/", "  CACHEDIR.TAG", "  z", " no/", "  .nobackup", "  w"]
         );
         let present = Excludes { tags: vec![Tag::parse(OsStr::new(".nobackup")).unwrap()], ..Excludes::default() };
-        assert_eq!(walk(&tree, &["/a/no"], &present), ["a/", " no/", "  .nobackup"]);
+        assert_eq!(walk(&tree, &["/a/no"], &present), ["a/", " no/", "  .nobackup", "! /a/no"]);
         assert_eq!(walk(&tree, &["/a/no", "/a/no/w"], &present), ["a/", " no/", "  .nobackup", "  w"]);
         tree.set_working_directory(Path::new("/a/no"));
-        assert_eq!(walk(&tree, &["."], &present), [".nobackup"]);
+        assert_eq!(walk(&tree, &["."], &present), [".nobackup", "! ."]);
     }
 
     #[test]
@@ -598,7 +601,7 @@ mod tests {
         let repo = SourceTree::metadata(&tree, Path::new("/a/repo")).unwrap();
         let excludes = Excludes { skip: [(repo.device, repo.inode)].into(), ..Excludes::default() };
         assert_eq!(walk(&tree, &["/a"], &excludes), ["a/", " x"]);
-        assert_eq!(walk(&tree, &["/a", "/a/repo"], &excludes), ["a/", " x"]);
+        assert_eq!(walk(&tree, &["/a", "/a/repo"], &excludes), ["a/", "! /a/repo", " x"]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod state;
 
 use extents::Extents;
 use file::MemFile;
-use state::{Body, Last, State, refuse, refuse_link};
+use state::{Body, Last, State, refuse, refuse_link, refuse_unsupported};
 
 /// A tree of entries in memory. Clones share the tree.
 ///
@@ -259,7 +259,7 @@ impl MemTree {
     fn hard_link_any(&self, existing: &Path, new: &Path) -> Result<()> {
         let mut state = self.lock();
         if state.is_plain {
-            return Err(refuse("link", new, io::ErrorKind::PermissionDenied));
+            return Err(refuse_unsupported("link", new));
         }
         let inode = state.find_plain("link", existing)?;
         let inode = inode.ok_or_else(|| refuse("link", existing, io::ErrorKind::NotFound))?;
@@ -271,7 +271,7 @@ impl MemTree {
     fn create(&self, operation: &'static str, path: &Path, kind: EntryKind, body: Body, rdev: u64) -> Result<u64> {
         let mut state = self.lock();
         if state.is_plain && !matches!(kind, EntryKind::File | EntryKind::Directory) {
-            return Err(refuse(operation, path, io::ErrorKind::PermissionDenied));
+            return Err(refuse_unsupported(operation, path));
         }
         let (directory, name) = free_name(&state, operation, path)?;
         // A mount point is made by editing a directory's device; what is put below it is on that device, too.

@@ -295,18 +295,8 @@ fn recipe_vectors(out: &mut Vectors) {
 fn entry(name: &str, kind: EntryKind, content: Content) -> Entry {
     let mtime = Timestamp { seconds: -5, nanoseconds: 999_999_999 };
     let (name, xattrs) = (name.into(), Vec::new());
-    Entry {
-        name,
-        kind,
-        mode: 0o4755,
-        uid: 1000,
-        gid: 100,
-        mtime,
-        xattrs,
-        link: None,
-        content,
-        notes: EntryNotes::default(),
-    }
+    let notes = EntryNotes::default();
+    Entry { name, kind, mode: 0o4755, uid: 1000, gid: 100, mtime, xattrs, link: None, content, notes }
 }
 
 /// Entries of every kind, encoded as the node of a directory.

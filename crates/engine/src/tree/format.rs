@@ -90,7 +90,7 @@ pub struct Entry {
     pub notes: EntryNotes,
 }
 
-/// EntryNotes about an entry, which not every backup makes.
+/// Notes about an entry, which not every backup makes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EntryNotes {
     /// Last access.

@@ -23,7 +23,7 @@ impl Journal {
 
     /// Opens the journal in a directory of a disk, and finds its end.
     ///
-    /// The caller excludes other processes. Fails with [`Error::Damaged`] if records are gone that were durable, if the journal belongs
+    /// The caller excludes other processes. Fails with [`onefold_engine::Error::Damaged`] if records are gone that were durable, if the journal belongs
     /// to another repository or group, and if the key does not open it.
     pub fn open(
         disk: Arc<dyn Disk>,

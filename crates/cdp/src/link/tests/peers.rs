@@ -336,6 +336,16 @@ fn a_newer_connection_of_the_same_group_takes_over() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_no_sender_out() {
+    let (disk, lines) = (new_reception_disk(), Lines::default());
+    let receiver = RunningReceiver::sized(&disk, lines.log());
+    let port = receiver.address.port();
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(receiver.address).unwrap()).collect();
+    drop(Hostile::linked(port));
+    drop(idle);
+}
+
+#[test]
 fn lengths_of_messages_are_limited_before_anything_is_allocated() {
     for code in 0..=u8::MAX {
         let header = |len: u32| [&[code, 0, 0, 0][..], &len.to_le_bytes()].concat().try_into().unwrap();

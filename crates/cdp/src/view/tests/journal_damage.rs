@@ -57,7 +57,7 @@ impl Ended {
                 if (use_of, turn) == (5, 4) {
                     earlier = world.disk.fork();
                 }
-                if (use_of, turn) == (2, 6) && seed % 3 != 0 {
+                if (use_of, turn) == (2, 6) && !seed.is_multiple_of(3) {
                     opened.group.sync().unwrap();
                     while let Some(made) = world.checkpoint(&mut opened).unwrap() {
                         stored = made.last;
@@ -67,7 +67,7 @@ impl Ended {
             }
             opened.volumes[0].flush().unwrap();
             model.flushes.push(Lsn(opened.group.journal().next().0 - 1));
-            if (seed + use_of) % 2 == 0 {
+            if (seed + use_of).is_multiple_of(2) {
                 opened.group.close().unwrap();
             }
             model.fill(&model.now(), opened.group.journal().next());
@@ -125,7 +125,9 @@ fn damage(disk: &SimDisk, earlier: &SimDisk, random: &mut SplitMix64) -> String 
     };
     let all_gone = |disk: &SimDisk| {
         let entries = disk.list(&dir).unwrap();
-        entries.iter().for_each(|entry| disk.remove(&dir.join(&entry.name)).unwrap());
+        for entry in &entries {
+            disk.remove(&dir.join(&entry.name)).unwrap();
+        }
     };
     // Most bytes of a segment hold nothing.
     let offset = |random: &mut SplitMix64, len: usize| {

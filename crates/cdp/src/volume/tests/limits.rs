@@ -17,6 +17,7 @@ fn end(group: Arc<Group>, closes: bool) {
     if closes {
         group.close().unwrap();
     }
+    drop(group);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_cdp::journal::{GroupId, Journal};
 use onefold_cdp::volume::open_journal;
+use onefold_engine::Error;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, DiskFile, Host};
 use onefold_engine::store::Store;
@@ -71,6 +72,16 @@ impl NamedGroup {
     /// Returns the name and the identity.
     pub(super) fn key(&self) -> (&str, Option<GroupId>) {
         (&self.name, self.id)
+    }
+
+    /// Says how the group goes on if what was read lacks records of its journal.
+    pub(super) fn say_loss<T>(&self, outcome: onefold_engine::Result<T>) -> Result<T> {
+        match outcome {
+            Err(error @ Error::Damaged { .. }) if self.journal.is_some() => {
+                Err(error).with_context(|| way_on(&self.name))
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Returns the journal, if it holds moments that the repository may not have.

@@ -53,7 +53,7 @@ pub(super) fn open_group(
 /// Says how a group whose journal cannot be used goes on.
 pub(super) fn way_on(name: &str) -> String {
     format!(
-        "the group cannot be opened; if its journal has lost records, `onefold cdp serve --new-journal` goes on after a gap, and `{name}`, its \
+        "the group cannot be read; if its journal has lost records, `onefold cdp serve --new-journal` goes on after a gap, and `{name}`, its \
          name, stands for what the repository has"
     )
 }

@@ -63,7 +63,7 @@ impl Repository {
     fn moment(&self, settings: &Settings, args: &MomentArgs) -> Result<PointInTime> {
         let group = self.group(settings, &args.name)?;
         let at = moment_at(args);
-        Ok(PointInTime::open(&self.opened.store, &self.options, group.key(), &at, group.journal())?)
+        group.say_loss(PointInTime::open(&self.opened.store, &self.options, group.key(), &at, group.journal()))
     }
 }
 
@@ -93,7 +93,8 @@ pub(super) fn list(settings: &Settings, output: &Output, args: &HistoryArgs) -> 
     let flushes = if args.all_flushes { FlushDetail::All } else { FlushDetail::PerMinute };
     let request = HistoryRequest { flushes, since: Lsn(0) };
     let group = repository.group(settings, &args.name)?;
-    let listing = history(&repository.opened.store, &repository.options, group.key(), request, group.journal())?;
+    let listing = history(&repository.opened.store, &repository.options, group.key(), request, group.journal());
+    let listing = group.say_loss(listing)?;
     drop(group);
     if settings.json {
         return Ok(output.message(&listing_json(&listing))?);

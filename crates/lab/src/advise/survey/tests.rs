@@ -1,7 +1,7 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onefold_engine::io::tree::{AccessTime, Metadata, SourceTree};
+use onefold_engine::io::tree::{AccessTime, EntryKind, Metadata, SourceTree};
 use onefold_engine::source::walk::Location;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
