@@ -42,11 +42,11 @@ const PENDING: [Pending; 2] = [Pending::Whole, Pending::Begun];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Prune,
-    /// What `check --read-data` advises.
+    /// The repair that `check --read-data` advises.
     Quarantine,
     /// The beginning of `repair snapshots`.
     Rescue,
-    /// What was set aside is salvaged and removed.
+    /// Salvage and removal of quarantined containers.
     RemoveQuarantined,
 }
 

@@ -9,7 +9,7 @@ use onefold_engine::derive::StoreOptions;
 use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{
-    RebuildRequest, RebuiltIndex, Repaired, RepairedObjects, find_losses, rebuild_index, repair_objects,
+    GIVEN_UP, RebuildRequest, RebuiltIndex, Repaired, RepairedObjects, find_losses, rebuild_index, repair_objects,
     repair_snapshot,
 };
 use onefold_engine::snapshot::{ForgetBody, Snapshot};
@@ -106,6 +106,10 @@ fn objects(run: &mut Run<'_>, settings: &Settings, output: &Output, is_dry_run: 
     };
     let RepairedObjects { mended, left } = repair_objects(store, &run.options, &note, is_dry_run)?;
     for (object, how) in &mended {
+        // With --quiet, too: the next prune removes what only this snapshot needs.
+        if *how == GIVEN_UP && !is_dry_run {
+            output.warn(&format!("warning: {object}: {how}"));
+        }
         if output.json {
             output.message(&MendedObject { object, how, dry_run: is_dry_run })?;
         } else if Verbosity::Normal <= output.verbosity {

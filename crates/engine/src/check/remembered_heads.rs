@@ -42,7 +42,7 @@ const LOCATION_LEN_MAX: usize = 4096;
 const HEADS_MAX: usize = 1 << 16;
 const FILE_LEN_MAX: usize = 64 + HEADS_MAX * HEAD_LEN + COPIES_MAX * (8 + LOCATION_LEN_MAX);
 
-/// What this host remembers of one copy of a repository.
+/// Memory of one copy of a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RememberedCopy {
     /// Its directory. Empty: a version of the program that did not note it has seen the copy.

@@ -115,7 +115,7 @@ impl Copy {
     }
 }
 
-/// What is known of a container, in 16 bytes.
+/// Counts of a container, in 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Counts {
     live_bytes: u32,

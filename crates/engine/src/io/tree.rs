@@ -208,7 +208,7 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
 }
 
-/// What a user's name leads to, open for reading.
+/// The target of a name that the user gave, open for reading.
 #[expect(missing_debug_implementations, reason = "a reader has no state to show")]
 pub enum Behind {
     /// A regular file or a block device.

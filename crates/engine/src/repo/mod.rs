@@ -22,6 +22,6 @@ pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
 pub use location::Location;
 pub use long_id::{LongRepositoryId, SnapshotId};
 pub use repair::{Losses, Repaired, find_losses, repair_snapshot};
-pub use repair_objects::{RepairedObjects, repair_objects};
+pub use repair_objects::{GIVEN_UP, RepairedObjects, repair_objects};
 pub use select::{LatestDoubt, Selection, SnapshotName};
 pub use write::{WriteOutcome, WriteRequest, write};

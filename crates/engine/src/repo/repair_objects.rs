@@ -33,7 +33,8 @@ const FORGET_AGAIN: &str = "set aside: the snapshot counts as there; forget it a
 const FORGOTTEN: &str = "written again: the snapshot is forgotten, and something of it is gone";
 const NEVER_BEGAN: &str = "set aside: no session of this name ever began";
 const ENDED: &str = "set aside: its session stays ended, and its snapshot forgotten";
-const GIVEN_UP: &str = "set aside: the snapshot is lost, and counts as forgotten; back up again";
+/// Treatment of the commit of a snapshot that is lost with it.
+pub const GIVEN_UP: &str = "set aside: the snapshot is lost, and counts as forgotten; back up again";
 const FENCED: &str = "ended: the object of its session is damaged; a backup that is at work starts again";
 const SESSION: &str = "written again: the session has ended";
 const MANIFEST: &str = "set aside: prunes read the snapshot in its place";

@@ -86,7 +86,7 @@ pub struct Entry {
     pub link: Option<Link>,
     /// The part that depends on the kind.
     pub content: Content,
-    /// What was noted in addition.
+    /// Notes that not every backup makes.
     pub notes: EntryNotes,
 }
 
