@@ -54,9 +54,8 @@ fn submit<M: Medium>(
         let drawn: Vec<_> = (0..1 << 14).map(|_| stream.draw()).collect();
         let batch: Vec<_> = (sequence..)
             .zip(&drawn)
-            .map(|(number, (chunk, _))| SequencedChunk {
-                sequence: Sequence(number),
-                chunk: Chunk { fingerprint: name(*chunk), len: 4096 },
+            .map(|(number, (chunk, _))| {
+                SequencedChunk::data(Sequence(number), Chunk { fingerprint: name(*chunk), len: 4096 })
             })
             .collect();
         sequence += batch.len() as u64;

@@ -291,7 +291,7 @@ impl<I: Identifier> Replay<I> {
             while batch.len() < BATCH_CHUNKS && outcome.chunks < chunks {
                 let Some(next) = source.draw()? else { break };
                 drawn.push(next);
-                batch.push(SequencedChunk { sequence: Sequence(self.next_sequence), chunk: next.chunk });
+                batch.push(SequencedChunk::data(Sequence(self.next_sequence), next.chunk));
                 self.next_sequence += 1;
                 outcome.chunks += 1;
                 outcome.bytes += u64::from(next.chunk.len);

@@ -73,7 +73,7 @@ impl Source {
         for (batch, sequences) in chunks.chunks(BATCH_CHUNKS).zip((0..).step_by(BATCH_CHUNKS)) {
             let sequenced: Vec<SequencedChunk> = (sequences..)
                 .zip(batch)
-                .map(|(sequence, chunk)| SequencedChunk { sequence: Sequence(sequence), chunk: *chunk })
+                .map(|(sequence, chunk)| SequencedChunk::data(Sequence(sequence), *chunk))
                 .collect();
             index.submit(&sequenced, &mut resolved).unwrap();
             self.take(&chunks, &mut resolved, &mut packing);

@@ -176,7 +176,7 @@ impl<'a> IdentifyStage<'a> {
         for (number, fingerprint) in block.fingerprints.iter().enumerate() {
             let len = u32::try_from(block.chunk(number).len()).expect("a block is far below 4 GiB");
             let chunk = Chunk { fingerprint: *fingerprint, len };
-            let arrival = SequencedChunk { sequence: Sequence(self.next), chunk };
+            let arrival = SequencedChunk::data(Sequence(self.next), chunk);
             self.slots.push_back(Slot { arrival, verdict: None });
             chunks.push(arrival);
             self.next += 1;
@@ -207,7 +207,7 @@ impl<'a> IdentifyStage<'a> {
     fn hold_pending(&mut self, first: u64, block: &CutBlock) {
         let start = self.slots.partition_point(|slot| slot.arrival.sequence.0 < first);
         for slot in self.slots.range(start..).filter(|slot| slot.verdict.is_none()) {
-            let SequencedChunk { sequence: Sequence(sequence), chunk: Chunk { fingerprint, .. } } = slot.arrival;
+            let SequencedChunk { sequence: Sequence(sequence), chunk: Chunk { fingerprint, .. }, .. } = slot.arrival;
             let number = usize::try_from(sequence - first).expect("a block's chunks are few");
             // Likely a stored chunk: what a snapshot reads is known before all of its verdicts are.
             self.pack.expect(&slot.arrival.chunk);
@@ -218,7 +218,7 @@ impl<'a> IdentifyStage<'a> {
 
     /// Takes the next reference of the stream, if its container is known.
     pub(crate) fn next_reference(&mut self) -> Option<ChunkRef> {
-        let Slot { arrival: SequencedChunk { sequence, chunk }, verdict } = self.slots.front()?;
+        let Slot { arrival: SequencedChunk { sequence, chunk, .. }, verdict } = self.slots.front()?;
         let container = match (*verdict)? {
             Verdict::Stored(container) => container,
             Verdict::Unique => *self.locations.get(&sequence.0)?,
@@ -387,7 +387,7 @@ impl MetadataSink for IdentifyStage<'_> {
         bytes.extend_from_slice(hints);
         let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
         let len = u32::try_from(bytes.len()).expect("metadata chunks are far below 4 GiB");
-        let arrival = SequencedChunk { sequence, chunk: Chunk { fingerprint, len } };
+        let arrival = SequencedChunk { sequence, chunk: Chunk { fingerprint, len }, kind };
         self.held.insert(sequence.0, Held { fingerprint, kind, hints_len, bytes });
         let mut resolved = Vec::new();
         self.identifier.submit(&[arrival], &mut resolved)?;

@@ -6,8 +6,8 @@
 
 use std::fmt::Debug;
 
-use crate::error::Result;
-use crate::types::{Chunk, ContainerId, Sequence};
+use crate::error::{Error, Result};
+use crate::types::{Chunk, ChunkKind, ContainerId, Sequence};
 
 pub mod design;
 mod exact;
@@ -36,6 +36,24 @@ pub struct SequencedChunk {
     pub sequence: Sequence,
     /// The chunk; the caller holds its bytes until the verdict.
     pub chunk: Chunk,
+    /// Its kind. Only data is in stream segments and is sampled.
+    pub kind: ChunkKind,
+}
+
+impl SequencedChunk {
+    /// Makes a chunk of data.
+    pub fn data(sequence: Sequence, chunk: Chunk) -> Self {
+        Self { sequence, chunk, kind: ChunkKind::Data }
+    }
+}
+
+/// An event of the stream between two chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// A file begins.
+    FileBegin,
+    /// The file ends.
+    FileEnd,
 }
 
 /// The answer of an identifier about a chunk.
@@ -77,6 +95,29 @@ pub struct Unit<'a> {
 pub trait Identifier: Debug + Send {
     /// Takes the next chunks of the stream; appends all verdicts that are final now, in any order.
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()>;
+    /// Notes an event of the stream between two chunks; appends verdicts that are final now. Without file-defined segments it has no
+    /// effect.
+    fn mark(&mut self, _mark: Mark, _resolved: &mut Vec<Resolved>) -> Result<()> {
+        Ok(())
+    }
+    /// Notes that the caller stores a chunk again although its verdict was "stored". From now on equal chunks are the same as it,
+    /// as after the verdict "unique".
+    ///
+    /// Fails if the identifier does not support rewriting.
+    fn supersede(&mut self, _chunk: &SequencedChunk) -> Result<()> {
+        Err(Error::invalid("this index does not support rewriting"))
+    }
+    /// Replaces the set of containers that are live but give no verdicts in this session: a hit in one of them counts as none. Their
+    /// entries stay in the table (HAR: Fu et al., USENIX ATC 2014).
+    ///
+    /// Fails if the identifier does not support rewriting.
+    fn shun(&mut self, _containers: &[ContainerId]) -> Result<()> {
+        Err(Error::invalid("this index does not support rewriting"))
+    }
+    /// Returns true if no stored chunk is ever declared unique.
+    fn is_exact(&self) -> bool {
+        true
+    }
     /// Resolves all pending chunks (end of stream, checkpoint, age or memory limit).
     fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()>;
     /// Records a durable unit, once. Its chunks must be stored. The table holds them from now on, and the map of in-flight
@@ -176,7 +217,7 @@ counters! {
     units_read,
     /// Calls of `drain` with pending chunks.
     drains,
-    /// Entries ignored because their container is not live.
+    /// Entries ignored because their container is not live, or shunned.
     dead_hits,
     /// Duplicate runs noted.
     duplicate_runs,

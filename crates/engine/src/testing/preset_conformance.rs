@@ -233,7 +233,7 @@ impl Source {
         for (batch, first) in stream.chunks(BATCH_CHUNKS).zip((0..).step_by(BATCH_CHUNKS)) {
             let sequenced: Vec<SequencedChunk> = (first..)
                 .zip(batch)
-                .map(|(sequence, number)| SequencedChunk { sequence: Sequence(sequence), chunk: chunk(*number) })
+                .map(|(sequence, number)| SequencedChunk::data(Sequence(sequence), chunk(*number)))
                 .collect();
             running.index.submit(&sequenced, &mut resolved).unwrap();
             self.take(running, &mut resolved);

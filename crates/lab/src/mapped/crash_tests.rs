@@ -199,10 +199,7 @@ fn use_damaged(words: Vec<u64>, options: &MappedOptions, containers: &Containers
     for round in 0..2 {
         let numbered = (round * names.len() as u64..).zip(&names);
         let batch: Vec<_> = numbered
-            .map(|(number, &fingerprint)| SequencedChunk {
-                sequence: Sequence(number),
-                chunk: Chunk { fingerprint, len: 8192 },
-            })
+            .map(|(number, &fingerprint)| SequencedChunk::data(Sequence(number), Chunk { fingerprint, len: 8192 }))
             .collect();
         let mut resolved = Vec::new();
         if index.submit(&batch, &mut resolved).is_err() {

@@ -87,10 +87,7 @@ impl<M: Medium> Caller<M> {
     pub(super) fn submit(&mut self, fingerprints: &[Fingerprint]) {
         let chunks: Vec<_> = (self.stream.len() as u64..)
             .zip(fingerprints)
-            .map(|(number, &fingerprint)| SequencedChunk {
-                sequence: Sequence(number),
-                chunk: Chunk { fingerprint, len: 8192 },
-            })
+            .map(|(number, &fingerprint)| SequencedChunk::data(Sequence(number), Chunk { fingerprint, len: 8192 }))
             .collect();
         self.stream.extend(fingerprints);
         let mut resolved = Vec::new();

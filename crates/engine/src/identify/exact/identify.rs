@@ -236,7 +236,7 @@ impl Index {
     }
 
     fn arrive(&mut self, chunk: &SequencedChunk) {
-        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
+        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. }, .. } = chunk;
         self.counters.submitted += 1;
         self.session.next_sequence = Sequence(sequence.0 + 1);
         if let Some(stream) = &mut self.session.stream {
@@ -431,6 +431,16 @@ impl Identifier for Index {
         for &container in containers {
             self.store.registry.mark_dead(container);
         }
+        Ok(())
+    }
+
+    fn supersede(&mut self, chunk: &SequencedChunk) -> Result<()> {
+        self.session.set_superseded(chunk.chunk.fingerprint, chunk.sequence);
+        Ok(())
+    }
+
+    fn shun(&mut self, containers: &[ContainerId]) -> Result<()> {
+        self.store.registry.shun(containers);
         Ok(())
     }
 

@@ -162,10 +162,7 @@ impl Caller {
     pub(in crate::identify) fn submit(&mut self, fingerprints: &[Fingerprint]) {
         let chunks: Vec<_> = (self.next_sequence..)
             .zip(fingerprints)
-            .map(|(number, &fingerprint)| SequencedChunk {
-                sequence: Sequence(number),
-                chunk: Chunk { fingerprint, len: 8192 },
-            })
+            .map(|(number, &fingerprint)| SequencedChunk::data(Sequence(number), Chunk { fingerprint, len: 8192 }))
             .collect();
         self.next_sequence += chunks.len() as u64;
         self.stream.extend(fingerprints);

@@ -3,6 +3,7 @@
 use crate::identify::exact::arrivals::Outcome;
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::pending::PendingChunk;
+use crate::identify::exact::registry::Preferred;
 use crate::identify::exact::session::Location;
 use crate::identify::exact::windows::Hit;
 use crate::identify::schedule::{Decision, Selection};
@@ -98,7 +99,7 @@ impl Index {
         }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
         let start = self.timer.now();
-        let answers = self.store.entries.look_up(&keys, &self.store.registry);
+        let answers = self.store.entries.look_up(&keys, &Preferred(&self.store.registry));
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
@@ -114,7 +115,7 @@ impl Index {
             let found = self.count_answer(answer).and_then(|entry| self.live(entry.ordinal, entry.position));
             if let Some(Location { position, .. }) = found {
                 let PendingChunk {
-                    first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } },
+                    first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. }, .. },
                     membership,
                     ..
                 } = *chunk;
@@ -147,7 +148,7 @@ impl Index {
 
     /// Gives a chunk and its followers their verdicts. `is_entered`: whether its entry leads to no segment.
     fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>, is_entered: bool) {
-        let SequencedChunk { sequence: first, chunk: Chunk { fingerprint, .. } } = chunk.first;
+        let SequencedChunk { sequence: first, chunk: Chunk { fingerprint, .. }, .. } = chunk.first;
         if let Some(found) = found {
             if chunk.membership.is_some() {
                 self.session.set_stored(&fingerprint);

@@ -84,7 +84,7 @@ impl Pending {
         membership: Option<Membership>,
         run: u64,
     ) -> (Slot, u32) {
-        let SequencedChunk { sequence, chunk: Chunk { fingerprint, len } } = first;
+        let SequencedChunk { sequence, chunk: Chunk { fingerprint, len }, .. } = first;
         let bucket = part_of(Key::from(&fingerprint).head(), self.buckets.len());
         let bucket = u32::try_from(bucket).expect("the number of buckets is a u32");
         let members = &mut self.buckets[bucket as usize];
@@ -253,7 +253,7 @@ mod tests {
 
     fn arrival(number: u64) -> SequencedChunk {
         let chunk = Chunk { fingerprint: fingerprint(number), len: 3 };
-        SequencedChunk { sequence: Sequence(number), chunk }
+        SequencedChunk::data(Sequence(number), chunk)
     }
 
     #[test]

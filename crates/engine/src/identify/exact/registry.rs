@@ -55,7 +55,12 @@ pub(in crate::identify) struct Registry {
     pub(crate) covered: Bitmap,
     /// Containers that were covered and did not exist any more when a session began.
     vanished: Bitmap,
+    /// Live containers that give no verdicts in this session.
+    shunned: Bitmap,
 }
+
+/// The registry as lookups see it: shunned containers are not live.
+pub(in crate::identify) struct Preferred<'a>(pub(in crate::identify) &'a Registry);
 
 #[derive(Clone, Copy, Debug)]
 struct ContainerRun {
@@ -152,6 +157,7 @@ impl Registry {
             live: Bitmap::default(),
             covered: Bitmap::default(),
             vanished: Bitmap::default(),
+            shunned: Bitmap::default(),
         }
     }
 
@@ -225,9 +231,18 @@ impl Registry {
         (step < run.len).then_some(ContainerId { session: run.first.session, ordinal: number })
     }
 
-    /// Returns the container of an ordinal if it is live.
+    /// Returns the container of an ordinal if it is live and not shunned.
     pub(in crate::identify) fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
-        self.container(ordinal).filter(|_| self.live.contains(ordinal.0))
+        self.container(ordinal).filter(|_| self.live.contains(ordinal.0) && !self.shunned.contains(ordinal.0))
+    }
+
+    /// Replaces the set of shunned containers.
+    pub(in crate::identify) fn shun(&mut self, containers: &[ContainerId]) {
+        let mut shunned = Bitmap::default();
+        for ordinal in containers.iter().filter_map(|container| self.ordinal(*container)) {
+            shunned.insert(ordinal.0);
+        }
+        self.shunned = shunned;
     }
 
     /// Returns the ordinal of a container; registers it if it has none. The record is durable after [`Registry::sync`].
@@ -314,7 +329,7 @@ impl Registry {
     /// Takes the existing containers with numbers of the caller's. Returns the numbers of those whose chunks are not all
     /// recorded.
     pub(in crate::identify) fn attach(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
-        self.live = Bitmap::default();
+        (self.live, self.shunned) = (Bitmap::default(), Bitmap::default());
         let mut missing = Bitmap::default();
         for (number, container) in live {
             let ordinal = self.ordinal(container);
@@ -371,6 +386,36 @@ impl Containers for Registry {
     fn begin_sync(&mut self) -> Result<SyncContainers> {
         let (synced, records) = Self::begin_sync(self)?;
         Ok(Arc::new(move || synced.sync(records)))
+    }
+}
+
+impl Containers for Preferred<'_> {
+    fn is_live(&self, container: Ordinal) -> bool {
+        self.0.is_live(container) && !self.0.shunned.contains(container.0)
+    }
+
+    fn container(&self, ordinal: Ordinal) -> Option<ContainerId> {
+        self.0.container(ordinal)
+    }
+
+    fn live_ordinal(&self, container: ContainerId) -> Option<Ordinal> {
+        self.0.live_ordinal(container).filter(|ordinal| self.is_live(*ordinal))
+    }
+
+    fn len_of(&self, container: ContainerId) -> Option<u64> {
+        self.0.len_of(container)
+    }
+
+    fn live(&self) -> Live {
+        if self.0.shunned.count() == 0 {
+            return self.0.live();
+        }
+        let (live, shunned) = (self.0.live.clone(), self.0.shunned.clone());
+        Arc::new(move |container| live.contains(container.0) && !shunned.contains(container.0))
+    }
+
+    fn begin_sync(&mut self) -> Result<SyncContainers> {
+        Err(Error::invalid("lookups write nothing"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rounds of lookups: the mechanism of the pool and adaptive schedules.
 
 use crate::identify::exact::identify::Index;
+use crate::identify::exact::registry::Preferred;
 use crate::identify::exact::windows::Hit;
 use crate::identify::schedule::plan::{STRIDE_DIVISOR, Stride};
 use crate::identify::slot::Slot;
@@ -49,7 +50,7 @@ impl Index {
             let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
             self.counters.lookups += slots.len() as u64;
             self.counters.lookup_batches += 1;
-            self.store.entries.start_look_up(keys, &self.store.registry);
+            self.store.entries.start_look_up(keys, &Preferred(&self.store.registry));
         }
         let hits = self.resolve_looked_up(answers);
         self.session.in_lookup = slots;

@@ -75,6 +75,14 @@ impl SessionChunks {
         }
     }
 
+    /// Notes that the caller stores a chunk again.
+    pub(in crate::identify) fn set_superseded(&mut self, fingerprint: Fingerprint, sequence: Sequence) {
+        self.in_flight.insert(fingerprint, InFlight::Unique(sequence));
+        if let Some(stream) = &mut self.stream {
+            stream.set_superseded(sequence);
+        }
+    }
+
     /// Gives a chunk the verdict that it is equal to an earlier unique one.
     pub(in crate::identify) fn resolve_same(&mut self, sequence: Sequence, first: Sequence) {
         self.resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });

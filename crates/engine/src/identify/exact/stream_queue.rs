@@ -139,6 +139,13 @@ impl StreamQueue {
         }
     }
 
+    /// Notes that a chunk that was stored is stored again.
+    pub(in crate::identify) fn set_superseded(&mut self, Sequence(sequence): Sequence) {
+        if let Some(waiting) = self.get_mut(sequence) {
+            waiting.state = State::Unique;
+        }
+    }
+
     /// Notes that a chunk is stored in a container. `is_entered`: see [`StreamChunk::is_entered`].
     pub(in crate::identify) fn set_stored(&mut self, Sequence(sequence): Sequence, ordinal: Ordinal, is_entered: bool) {
         if let Some(waiting) = self.get_mut(sequence) {

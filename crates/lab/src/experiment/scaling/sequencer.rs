@@ -131,7 +131,7 @@ fn submit(scaling: &Scaling<'_>, index: &mut Index, containers: &mut u32, is_new
     for first in (0..scaling.chunks).step_by(usize::try_from(BATCH_CHUNKS)?) {
         scaling.go_on()?;
         let numbers = first..scaling.chunks.min(first + BATCH_CHUNKS);
-        let batch = numbers.map(|number| SequencedChunk { sequence: Sequence(number), chunk: chunk(number) });
+        let batch = numbers.map(|number| SequencedChunk::data(Sequence(number), chunk(number)));
         let batch: Vec<_> = batch.collect();
         for block in batch.chunks(of_block) {
             part.time(|| index.submit(block, &mut resolved))?;
