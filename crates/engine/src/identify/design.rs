@@ -15,9 +15,12 @@ use crate::identify::design::dimension::{
 };
 pub use crate::identify::design::size::Size;
 use crate::identify::locality::arrival_log::WINDOW_RECORDS;
-use crate::identify::options::{IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
+use crate::identify::options::{
+    Completeness, IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule,
+};
 use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
 use crate::identify::segmenting::Segmenting;
+use crate::identify::selection::Selection;
 use crate::kv::{BucketReads, RunOrder};
 
 /// A point of the design space: options of an index whose memory is not divided yet.
@@ -65,6 +68,8 @@ const SEGMENT_CHUNKS: u32 = 1_024;
 
 /// Most records of a window.
 const WINDOW_RECORDS_MAX: u64 = 1 << 20;
+/// Most chunks of a stream segment that ends with a file.
+const SEGMENT_CHUNKS_OF_FILES: u32 = 10_240;
 /// Most chunks of a stream segment.
 const SEGMENT_CHUNKS_MAX: u64 = 1 << 20;
 /// Most chunks that are pending, and that arrive while one is pending.
@@ -115,6 +120,10 @@ struct Rule {
     reason: &'static str,
 }
 
+fn is_near_exact(options: &IndexOptions) -> Option<&IndexOptions> {
+    (options.completeness == Completeness::NearExact).then_some(options)
+}
+
 /// All combinations that are refused.
 const RULES: &[Rule] = &[
     Rule {
@@ -145,8 +154,58 @@ const RULES: &[Rule] = &[
         reason: "a unit is read as a whole, and window-records=0 reads nothing: leave unit or window-records out",
     },
     Rule {
-        is_broken: |design| matches!(design.options.segmenting, Segmenting::ContentDefined { min, max, .. } if max < min),
+        is_broken: |design| match design.options.segmenting {
+            Segmenting::ContentDefined { min, max, .. } | Segmenting::FileDefined { min, max } => max < min,
+            Segmenting::Fixed { .. } => false,
+        },
         reason: "a segment ends between segment-min and segment-max chunks: raise segment-max",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| {
+            matches!((options.segmenting, options.sampling), (Segmenting::ContentDefined { average, .. }, Sampling::Random { ratio })
+                if matches!(options.unit, PrefetchUnit::Segment { .. }) && !average.is_multiple_of(ratio.max(1)))
+        },
+        reason: "sampling=random takes the first chunk of a segment if sampling-ratio divides segment-chunks: choose such a ratio, or sampling=independent",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| {
+            options.selection.waits() && !matches!(options.unit, PrefetchUnit::Segment { .. })
+        },
+        reason: "selection chooses among stream segments, and hits read none: take unit=segment, or selection=base",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| options.selection.waits() && options.prelookup != Prelookup::Always,
+        reason: "the chunks of similar segments answer from the cache: take prelookup=always, or selection=base",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| {
+            options.selection == Selection::All && matches!(options.unit, PrefetchUnit::Segment { following: 1.. })
+        },
+        reason: "selection=all reads bins, which no other follows: take following=0",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| {
+            1 < options.mapping && (!options.selection.waits() || is_near_exact(options).is_none())
+        },
+        reason: "mapping above 1 lets a feature lead to several segments to choose from: take completeness=near-exact and a selection other than base",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.unit == PrefetchUnit::Window),
+        reason: "a near-exact index has the features of containers or stream segments: take unit=container or unit=segment",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.sampling == Sampling::All),
+        reason: "with sampling=all each chunk has an entry: take completeness=exact, or another sampling",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.order != Order::Unfiltered),
+        reason: "a filter tells which chunks have no entry, and those of a near-exact index are few: take order=none",
+    },
+    Rule {
+        is_broken: |Design { options, .. }| {
+            is_near_exact(options).is_some_and(|it| !it.looks_up_rest() && it.schedule != Schedule::Eager)
+        },
+        reason: "with selection=top and selection=all a near-exact index looks up features only, at once: take schedule=eager",
     },
 ];
 
@@ -292,6 +351,14 @@ pub const DIMENSIONS: &[Dimension<Design>] = &[
         values: Values::Size { limits: ANY_SIZE, field: |design| Bytes::OrShare(&mut design.sizes.cache) },
     },
     Dimension {
+        name: "cache-units",
+        about: "most containers or stream segments in the cache (unit=container, unit=segment); otherwise as many as its memory holds",
+        values: Values::Number {
+            limits: 1..=1 << 24,
+            field: |design| Some(Number::OrAll(&mut design.options.cache_units)),
+        },
+    },
+    Dimension {
         name: "unit",
         about: "what a hit reads: a window of the log, the whole container of the hit, or the stream segment that had its chunk last",
         values: Values::Choice(&Named::<Design, _> {
@@ -316,14 +383,54 @@ pub const DIMENSIONS: &[Dimension<Design>] = &[
         },
     },
     Dimension {
+        name: "completeness",
+        about: "chunks that have entries: all, or the samples of containers or stream segments",
+        values: Values::Choice(&Named::<Design, _> {
+            field: |design| &mut design.options.completeness,
+            same: same_variant,
+            values: &[("exact", Completeness::Exact), ("near-exact", Completeness::NearExact)],
+        }),
+    },
+    Dimension {
+        name: "selection",
+        about: "segments that are read for a segment (unit=segment): base, those of hits as chunks arrive; top, at its end the most similar ones; mix, these and then as base; all, those that share a feature, whose chunks the new segment takes over",
+        values: Values::Choice(&Named::<Design, _> {
+            field: |design| &mut design.options.selection,
+            same: same_variant,
+            values: &[
+                ("base", Selection::Base),
+                ("top", Selection::Top { segments: 1 }),
+                ("mix", Selection::Mix { segments: 1 }),
+                ("all", Selection::All),
+            ],
+        }),
+    },
+    Dimension {
+        name: "selected",
+        about: "most segments that are read because they are similar (top, mix)",
+        values: Values::Number {
+            limits: 1..=1 << 10,
+            field: |design| match &mut design.options.selection {
+                Selection::Top { segments } | Selection::Mix { segments } => Some(Number::Narrow(segments)),
+                Selection::Base | Selection::All => None,
+            },
+        },
+    },
+    Dimension {
+        name: "mapping",
+        about: "segments that a feature leads to, the newest ones (selection other than base)",
+        values: Values::Number { limits: 1..=64, field: |design| Some(Number::Narrow(&mut design.options.mapping)) },
+    },
+    Dimension {
         name: "segmenting",
-        about: "where stream segments end: after segment-chunks, or at chunks that their fingerprints choose, one of segment-chunks",
+        about: "where stream segments end: after segment-chunks, at chunks that their fingerprints choose, one of segment-chunks, or with the file that gives them segment-min chunks",
         values: Values::Choice(&Named::<Design, _> {
             field: |design| &mut design.options.segmenting,
             same: same_variant,
             values: &[
                 ("fixed", Segmenting::Fixed { chunks: SEGMENT_CHUNKS }),
                 ("content", Segmenting::CONTENT_DEFINED),
+                ("file", Segmenting::FileDefined { min: 1, max: SEGMENT_CHUNKS_OF_FILES }),
             ],
         }),
     },
@@ -336,34 +443,39 @@ pub const DIMENSIONS: &[Dimension<Design>] = &[
                 Segmenting::Fixed { chunks } | Segmenting::ContentDefined { average: chunks, .. } => {
                     Some(Number::Narrow(chunks))
                 }
+                Segmenting::FileDefined { .. } => None,
             },
         },
     },
     Dimension {
         name: "segment-min",
-        about: "fewest chunks of a stream segment (segmenting=content)",
+        about: "fewest chunks of a stream segment (segmenting=content, segmenting=file)",
         values: Values::Number {
             limits: 0..=SEGMENT_CHUNKS_MAX,
             field: |design| match &mut design.options.segmenting {
-                Segmenting::ContentDefined { min, .. } => Some(Number::Narrow(min)),
+                Segmenting::ContentDefined { min, .. } | Segmenting::FileDefined { min, .. } => {
+                    Some(Number::Narrow(min))
+                }
                 Segmenting::Fixed { .. } => None,
             },
         },
     },
     Dimension {
         name: "segment-max",
-        about: "most chunks of a stream segment (segmenting=content)",
+        about: "most chunks of a stream segment (segmenting=content, segmenting=file)",
         values: Values::Number {
             limits: 1..=SEGMENT_CHUNKS_MAX,
             field: |design| match &mut design.options.segmenting {
-                Segmenting::ContentDefined { max, .. } => Some(Number::Narrow(max)),
+                Segmenting::ContentDefined { max, .. } | Segmenting::FileDefined { max, .. } => {
+                    Some(Number::Narrow(max))
+                }
                 Segmenting::Fixed { .. } => None,
             },
         },
     },
     Dimension {
         name: "sampling",
-        about: "duplicates whose entries are updated with their position in the stream: all, each of sampling-ratio, or those that their fingerprints choose",
+        about: "features, which are the duplicates whose entries get their new position in the stream, or the only entries of a near-exact index: all, each of sampling-ratio, those that their fingerprints choose by the bits of segmenting or by others, or the least fingerprints",
         values: Values::Choice(&Named::<Design, _> {
             field: |design| &mut design.options.sampling,
             same: same_variant,
@@ -371,16 +483,21 @@ pub const DIMENSIONS: &[Dimension<Design>] = &[
                 ("all", Sampling::All),
                 ("uniform", Sampling::Uniform { ratio: SAMPLING_RATIO }),
                 ("random", Sampling::Random { ratio: SAMPLING_RATIO }),
+                ("independent", Sampling::Independent { ratio: SAMPLING_RATIO }),
+                ("minimum", Sampling::Minimum { ratio: SAMPLING_RATIO }),
             ],
         }),
     },
     Dimension {
         name: "sampling-ratio",
-        about: "chunks of which one is sampled (uniform, random)",
+        about: "chunks of which one is sampled; not with sampling=all",
         values: Values::Number {
             limits: 1..=1 << 20,
             field: |design| match &mut design.options.sampling {
-                Sampling::Uniform { ratio } | Sampling::Random { ratio } => Some(Number::Narrow(ratio)),
+                Sampling::Uniform { ratio }
+                | Sampling::Random { ratio }
+                | Sampling::Independent { ratio }
+                | Sampling::Minimum { ratio } => Some(Number::Narrow(ratio)),
                 Sampling::All => None,
             },
         },

@@ -18,16 +18,20 @@ mod preset;
 pub mod sampling;
 mod schedule;
 pub mod segmenting;
+pub mod selection;
 mod slot;
 
 pub use design::Design;
 pub(crate) use exact::growing_filter::FilterState;
 pub use exact::identify::Index;
 pub use exact::opening::IndexState;
-pub use options::{GivenStore, IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
+pub use options::{
+    Completeness, GivenStore, IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule,
+};
 pub use preset::IndexPreset;
 pub use sampling::Sampling;
 pub use segmenting::Segmenting;
+pub use selection::Selection;
 
 /// A chunk of the stream, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,9 +209,9 @@ counters! {
     prefetches,
     /// Runs of the arrival log read because they had followed a window the last time.
     successor_prefetches,
-    /// Entries added to the table: of new chunks, again where they get their position in the stream, and of sampled duplicates.
+    /// Entries added to the table: of new chunks, and of duplicates that get a new position in the stream.
     updates,
-    /// Entries among them that got their position in the stream: what Fu et al. (FAST 2015) count as updates.
+    /// Entries among them with a position in the stream.
     stream_updates,
     /// Stream segments begun.
     segments,
@@ -215,6 +219,12 @@ counters! {
     segments_cut_short,
     /// Stream segments and containers read as a whole, each counted once for each hit that reads it.
     units_read,
+    /// Stream segments that were read because they are similar to a segment of the stream.
+    champions,
+    /// Hits whose position led to no unit, so that they read their container.
+    lookups_without_unit,
+    /// Containers and stream segments that left the cache for want of memory, before it held as many as it may.
+    evictions_for_memory,
     /// Calls of `drain` with pending chunks.
     drains,
     /// Entries ignored because their container is not live, or shunned.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::identify::SequencedChunk;
 use crate::identify::exact::arrivals::ARRIVAL_BYTES;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::exact::stream_queue::{QUEUE_MIN, WAITING_BYTES};
@@ -11,9 +12,12 @@ use crate::identify::sampling::{SAMPLING_RATIO, Sampling};
 use crate::identify::schedule::adaptive::POOLS_PENDING;
 use crate::identify::schedule::planner::planning_bytes;
 use crate::identify::segmenting::Segmenting;
+use crate::identify::selection::Selection;
 use crate::kv::{
-    BATCH_PAGES_MAX, BucketReads, Entry, MemorySpec, OpenStore, PAGE_BYTES, RunOrder, TableSpec, merge_buffer_bytes,
+    BATCH_PAGES_MAX, BucketReads, Entry, MemorySpec, OpenStore, Ordinal, PAGE_BYTES, RunOrder, TableSpec,
+    merge_buffer_bytes,
 };
+use crate::types::Fingerprint;
 
 /// When to look up chunks that pass the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +127,16 @@ impl WindowRule {
     }
 }
 
+/// Which chunks have entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completeness {
+    /// All: no stored chunk is ever declared unique.
+    Exact,
+    /// Features: the samples of containers or stream segments. A stored chunk is declared unique if no hit has read what names it.
+    /// (Lillibridge et al., FAST 2009; Guo and Efstathopoulos, USENIX ATC 2011.)
+    NearExact,
+}
+
 /// Range that a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchUnit {
@@ -137,6 +151,9 @@ pub enum PrefetchUnit {
         following: u32,
     },
 }
+
+/// What the number of a unit has in addition if the index is near-exact.
+const NEAR_EXACT: u8 = 3;
 
 /// Which files of units a checkpoint names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,7 +176,8 @@ impl PrefetchUnit {
 
     /// Returns which files a checkpoint of the unit with a number names; `None` for an unknown number.
     pub(in crate::identify) fn files_of(code: u8) -> Option<UnitFiles> {
-        (code <= 2).then_some(UnitFiles { has_units: code != 0, has_stream: code == 2 })
+        let unit = code % NEAR_EXACT;
+        (code < 2 * NEAR_EXACT && unit <= 2).then_some(UnitFiles { has_units: unit != 0, has_stream: unit == 2 })
     }
 }
 
@@ -264,6 +282,12 @@ pub struct IndexOptions {
     pub prelookup: Prelookup,
     /// Range to read for a hit. An index that was made with another unit is made again from the containers.
     pub unit: PrefetchUnit,
+    /// Whether all chunks have entries. An index that was made with the other value is made again.
+    pub completeness: Completeness,
+    /// Which segments are read for a segment, if hits read segments.
+    pub selection: Selection,
+    /// Segments that a feature leads to, the newest ones, if selection waits for the end of segments; 0 counts as 1.
+    pub mapping: u32,
     /// Ends of stream segments, if hits read them.
     pub segmenting: Segmenting,
     /// Which duplicates of a stream segment get their position in it, if hits read segments.
@@ -289,6 +313,8 @@ pub struct IndexOptions {
     pub merge_buffer_bytes: usize,
     /// Memory of the fingerprint cache, in addition to the memory that the filter has not grown to.
     pub cache_bytes: usize,
+    /// Most containers or stream segments in the cache, if hits read these; `None`: as many as its memory holds.
+    pub cache_units: Option<u32>,
     /// How lookups read the table; by default, as suits the measured device.
     pub reads: Option<BucketReads>,
     /// In which order lookups search the runs of a bucket of the table. The store in memory has the newest entry of each chunk
@@ -313,7 +339,7 @@ pub struct IndexOptions {
     /// Most chunks of the stream that wait for their containers before the stream log takes them, if hits read segments. Beyond
     /// that, chunks whose containers are not recorded are left out of the log.
     pub stream_waiting_max: usize,
-    /// Bytes of the stream log for each record of the arrival log. Once the log is twice as long, the older part goes.
+    /// Bytes of the stream log for each record of the arrival log. Once the log is twice as long, segments that no entry names go.
     pub stream_bytes_per_chunk: u32,
     /// Pages of 4 KiB that the stream log may always have.
     pub stream_pages_min: u64,
@@ -380,6 +406,9 @@ impl IndexOptions {
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             unit: PrefetchUnit::Window,
+            completeness: Completeness::Exact,
+            selection: Selection::Base,
+            mapping: 1,
             segmenting: Segmenting::CONTENT_DEFINED,
             sampling: Sampling::Random { ratio: SAMPLING_RATIO },
             window: WindowRule::Adaptive(if is_small { 2_048 } else { WINDOW_RECORDS }),
@@ -392,6 +421,7 @@ impl IndexOptions {
             memtable_bytes,
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
+            cache_units: None,
             reads: None,
             run_order: RunOrder::LargestFirst,
             runs_max: 4,
@@ -448,8 +478,12 @@ impl IndexOptions {
             return 0;
         }
         let waiting = self.stream_waiting_max.max(QUEUE_MIN).saturating_mul(WAITING_BYTES);
-        let entries = SEGMENT_ENTRIES_MAX * size_of::<Entry>();
-        waiting.saturating_add(self.log_buffer_bytes() + COPY_BYTES + entries)
+        // Entries and new chunks, and of segments that wait, their chunks.
+        let of_chunk = size_of::<Entry>() + 2 * size_of::<(Fingerprint, Ordinal)>() + size_of::<SequencedChunk>();
+        let is_whole = self.has_whole_segments();
+        let chunks = if is_whole { self.segmenting.chunks_max() as usize } else { SEGMENT_ENTRIES_MAX };
+        let entries = chunks.saturating_mul(of_chunk);
+        waiting.saturating_add(self.log_buffer_bytes() + COPY_BYTES).saturating_add(entries)
     }
 
     /// Returns what opens the store, for lookups that read in some way.
@@ -471,6 +505,12 @@ impl IndexOptions {
         }
     }
 
+    /// Returns the most units in the cache; `None` if hits read windows, which are no units.
+    pub(in crate::identify) fn units_of_cache(&self) -> Option<usize> {
+        let is_unit = self.unit != PrefetchUnit::Window;
+        is_unit.then(|| self.cache_units.map_or(usize::MAX, |units| units.max(1) as usize))
+    }
+
     /// Returns true if hits read windows whose length adapts.
     pub(in crate::identify) fn adapts_windows(&self) -> bool {
         self.unit == PrefetchUnit::Window && matches!(self.window, WindowRule::Adaptive(_))
@@ -479,6 +519,27 @@ impl IndexOptions {
     /// Returns true if the log is read ahead, and the runs that followed a window the last time are read.
     pub(in crate::identify) fn follows(&self) -> bool {
         self.follows_successors && self.unit == PrefetchUnit::Window
+    }
+
+    /// Returns the number by which a checkpoint names the unit, and whether the index is exact.
+    pub(in crate::identify) fn unit_code(&self) -> u8 {
+        self.unit.code() + if self.completeness == Completeness::Exact { 0 } else { NEAR_EXACT }
+    }
+
+    /// Returns true if a chunk that the cache does not have is looked up as it arrives, or later.
+    pub(in crate::identify) fn looks_up_rest(&self) -> bool {
+        self.completeness == Completeness::Exact || self.selection.looks_up_rest()
+    }
+
+    /// Returns which chunks have entries; `None`: all.
+    pub(in crate::identify) fn samples(&self) -> Option<Sampling> {
+        (self.completeness == Completeness::NearExact).then_some(self.sampling)
+    }
+
+    /// Returns true if the features of a segment are known at its end only.
+    pub(in crate::identify) fn has_whole_segments(&self) -> bool {
+        let is_near_exact = self.completeness == Completeness::NearExact;
+        is_near_exact || self.selection.waits() || matches!(self.sampling, Sampling::Minimum { .. })
     }
 
     /// Returns the number of buckets of pending chunks.

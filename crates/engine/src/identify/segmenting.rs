@@ -21,6 +21,14 @@ pub enum Segmenting {
         /// Most chunks of a segment.
         max: u32,
     },
+    /// At the end of a file, if it has `min` chunks by then, or after `max` chunks. So small files are grouped; with a `min` of 1, each
+    /// file is one (Bhagwat et al., MASCOTS 2009).
+    FileDefined {
+        /// Fewest chunks of a segment.
+        min: u32,
+        /// Most chunks of a segment.
+        max: u32,
+    },
 }
 
 impl Segmenting {
@@ -29,7 +37,7 @@ impl Segmenting {
 
     /// Returns the most chunks that a segment has.
     pub fn chunks_max(self) -> u32 {
-        let (Self::Fixed { chunks: max } | Self::ContentDefined { max, .. }) = self;
+        let (Self::Fixed { chunks: max } | Self::ContentDefined { max, .. } | Self::FileDefined { max, .. }) = self;
         max.max(1)
     }
 
@@ -38,15 +46,15 @@ impl Segmenting {
         match self {
             Self::Fixed { chunks } => chunks.max(1),
             Self::ContentDefined { min, average, .. } => min.saturating_add(average).clamp(1, self.chunks_max()),
+            Self::FileDefined { min, .. } => min.clamp(1, self.chunks_max()),
         }
     }
 }
 
-/// Returns the bits of a fingerprint that segmenting and sampling use, as destor does: one that begins a segment is sampled if
-/// the ratio divides the average.
-pub(in crate::identify) fn selector(fingerprint: &Fingerprint) -> u32 {
-    let [_, _, _, _, bytes, ..] = fingerprint.0.as_chunks::<4>().0 else { unreachable!("a fingerprint has 32 bytes") };
-    u32::from_le_bytes(*bytes)
+/// Returns four bytes of a fingerprint, the fifth four of which segmenting and sampling use, as destor does: a chunk that begins a
+/// segment is sampled if the ratio divides the average.
+pub(in crate::identify) fn selector(fingerprint: &Fingerprint, word: usize) -> u32 {
+    fingerprint.0.as_chunks::<4>().0.get(word).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
 /// Divides a stream into segments.
@@ -67,9 +75,9 @@ impl Segmenter {
     pub fn begins(&self, fingerprint: &Fingerprint) -> bool {
         let Self { segmenting, chunks } = *self;
         let is_boundary = match segmenting {
-            Segmenting::Fixed { .. } => false,
+            Segmenting::Fixed { .. } | Segmenting::FileDefined { .. } => false,
             Segmenting::ContentDefined { min, average, .. } => {
-                min <= chunks && selector(fingerprint).is_multiple_of(average.max(1))
+                min <= chunks && selector(fingerprint, 4).is_multiple_of(average.max(1))
             }
         };
         chunks == 0 || segmenting.chunks_max() <= chunks || is_boundary
@@ -85,6 +93,15 @@ impl Segmenter {
     /// Returns the number of chunks of the open segment; 0 if none is open.
     pub fn chunks(&self) -> u32 {
         self.chunks
+    }
+
+    /// Takes note that a file ends; returns true if the segment ends with it.
+    pub fn end_file(&mut self) -> bool {
+        let ends = matches!(self.segmenting, Segmenting::FileDefined { min, .. } if min.max(1) <= self.chunks);
+        if ends {
+            self.cut();
+        }
+        ends
     }
 
     /// Ends the open segment before the next chunk.
@@ -103,6 +120,24 @@ mod tests {
     fn beginnings(segmenting: Segmenting, stream: &[u64]) -> Vec<u64> {
         let mut segmenter = Segmenter::new(segmenting);
         stream.iter().copied().filter(|number| segmenter.push(&fingerprint(*number))).collect()
+    }
+
+    #[test]
+    fn file_defined_segments_end_with_files_and_small_files_are_grouped() {
+        let mut segmenter = Segmenter::new(Segmenting::FileDefined { min: 10, max: 25 });
+        let mut lengths = Vec::new();
+        // Files of these numbers of chunks.
+        for file in [3, 4, 5, 10, 60, 9, 1] {
+            for chunk in 0..file {
+                if segmenter.push(&fingerprint(chunk)) {
+                    lengths.push(0);
+                }
+                *lengths.last_mut().unwrap() += 1;
+            }
+            segmenter.end_file();
+        }
+        assert_eq!(lengths, [12, 10, 25, 25, 10, 10]);
+        assert!(!Segmenter::new(Segmenting::CONTENT_DEFINED).end_file());
     }
 
     #[test]

@@ -372,6 +372,13 @@ impl EntryStore for Memory {
         Ok(())
     }
 
+    fn list(&mut self, each: &mut dyn FnMut(&Entry)) -> Result<bool> {
+        for bucket in 0..self.entries.len() {
+            self.used(bucket).for_each(|entry| each(&decode_entry(entry)));
+        }
+        Ok(true)
+    }
+
     fn save(&mut self, generation: u64, _containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
         let [part] = parts else { panic!("a store in memory has the part that it names") };
         part.write(&MAGIC)?;

@@ -52,6 +52,12 @@ impl Key {
         u64::from_le_bytes(*bytes)
     }
 
+    /// Returns one of several keys that stand for this one; number 0 is the key itself. Their heads are equal.
+    pub(crate) fn nth(mut self, number: u8) -> Self {
+        self.0[8] ^= number;
+        self
+    }
+
     /// Returns the last four bytes.
     pub fn tail(&self) -> u32 {
         u32::from_le_bytes(*self.0.last_chunk().expect("a key has 20 bytes"))

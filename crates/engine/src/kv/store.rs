@@ -159,6 +159,13 @@ pub trait EntryStore: Debug + Send {
     /// filter grows by this. Waits for jobs.
     fn keys_in(&mut self, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) -> Result<()>;
 
+    /// Calls `each` at least once with every entry, in any order, without those in damaged parts; entries that were replaced may be
+    /// among them. Waits for jobs. Returns false, without a call, if the store cannot list its entries at a reasonable cost, as on a
+    /// server.
+    fn list(&mut self, _each: &mut dyn FnMut(&Entry)) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Makes the files of the store durable, and writes the rest of its state to the parts that [`OpenStore::parts`] names.
     /// The numbers of all containers are durable. Waits for jobs. Whatever the last checkpoint refers to stays as it is until
     /// [`EntryStore::saved`].

@@ -35,7 +35,7 @@ struct File {
 
 /// The presets that come with the program, in the order of listings.
 const PRESETS: Embedded = embedded!["presets":
-    "adaptive" "lazy" "eager" "exhaustive" "ddfs" "edpl" "chunkstash" "blc" "edll" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
+    "adaptive" "lazy" "eager" "exhaustive" "ddfs" "edpl" "chunkstash" "blc" "edll" "sampled-index" "ndpl" "sparse-indexing" "silo" "extreme-binning" "ndll" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
 impl Preset {
     /// Reads a preset.

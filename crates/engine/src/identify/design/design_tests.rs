@@ -133,7 +133,9 @@ fn values_beyond_the_limits_and_unknown_names_are_refused() {
 
 #[test]
 fn each_combination_that_cannot_work_is_refused_with_its_reason() {
-    let examples: [&[(&str, &str)]; 7] = [
+    const NEAR: (&str, &str) = ("completeness", "near-exact");
+    const UNIFORM: (&str, &str) = ("sampling", "uniform");
+    let examples: [&[(&str, &str)]; 16] = [
         &[("store-size", "1M")],
         &[("store", "memory"), ("memtable-size", "1M")],
         &[("store", "memory"), ("run-order", "newest-first")],
@@ -141,6 +143,15 @@ fn each_combination_that_cannot_work_is_refused_with_its_reason() {
         &[("order", "cache-first"), ("prelookup", "never")],
         &[("unit", "container"), ("window-records", "0")],
         &[("segment-max", "100")],
+        &[("unit", "segment"), ("sampling-ratio", "100")],
+        &[("selection", "top")],
+        &[("unit", "segment"), ("selection", "mix"), ("prelookup", "never")],
+        &[("unit", "segment"), ("selection", "all"), ("following", "1")],
+        &[("mapping", "2")],
+        &[NEAR],
+        &[NEAR, ("unit", "container"), ("sampling", "all")],
+        &[NEAR, ("unit", "container"), UNIFORM],
+        &[NEAR, ("unit", "segment"), ("order", "none"), ("selection", "top"), ("schedule", "lazy")],
     ];
     assert_eq!(examples.len(), RULES.len());
     for (example, rule) in examples.into_iter().zip(RULES) {

@@ -49,6 +49,8 @@ pub enum Number<'a> {
     Wide(&'a mut u64),
     /// As many as an address has.
     Count(&'a mut usize),
+    /// 32 bits, or no limit.
+    OrAll(&'a mut Option<u32>),
 }
 
 /// A field that holds a size.
@@ -101,11 +103,12 @@ impl<P: Debug, T: Clone + Debug + Sync> Choice<P> for Named<P, T> {
 }
 
 impl Number<'_> {
-    fn get(&self) -> u64 {
+    fn get(&self) -> Option<u64> {
         match self {
-            Self::Narrow(number) => u64::from(**number),
-            Self::Wide(number) => **number,
-            Self::Count(number) => **number as u64,
+            Self::Narrow(number) => Some(u64::from(**number)),
+            Self::Wide(number) => Some(**number),
+            Self::Count(number) => Some(**number as u64),
+            Self::OrAll(number) => number.map(u64::from),
         }
     }
 
@@ -114,6 +117,7 @@ impl Number<'_> {
             Self::Narrow(number) => **number = u32::try_from(value).unwrap_or(u32::MAX),
             Self::Wide(number) => **number = value,
             Self::Count(number) => **number = usize::try_from(value).unwrap_or(usize::MAX),
+            Self::OrAll(number) => **number = Some(u32::try_from(value).unwrap_or(u32::MAX)),
         }
     }
 }
@@ -152,7 +156,7 @@ impl<P: Clone> Dimension<P> {
     pub fn get(&self, point: &P) -> Option<String> {
         match &self.values {
             Values::Choice(choice) => choice.get(&mut point.clone()).map(str::to_owned),
-            Values::Number { field, .. } => field(&mut point.clone()).map(|number| number.get().to_string()),
+            Values::Number { field, .. } => field(&mut point.clone())?.get().map(|number| number.to_string()),
             Values::Size { field, .. } => field(&mut point.clone()).get().map(Size::text),
         }
     }

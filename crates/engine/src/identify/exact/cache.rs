@@ -158,6 +158,12 @@ pub(crate) struct Cache {
     starts: BTreeMap<u64, u32>,
     newest: Option<u32>,
     oldest: Option<u32>,
+    /// Most windows, if each is a unit of its log: a unit is in the cache once.
+    units_max: Option<usize>,
+    /// Windows in use.
+    windows_used: usize,
+    /// Windows that left for others though fewer than the most units were in the cache.
+    pub(crate) evictions_for_memory: u64,
     /// Windows that left for others so far.
     pub(crate) evictions: u64,
     /// Windows of successor prefetch that were useful so far.
@@ -180,9 +186,22 @@ impl Cache {
             starts: BTreeMap::new(),
             newest: None,
             oldest: None,
+            units_max: None,
+            windows_used: 0,
+            evictions_for_memory: 0,
             evictions: 0,
             useful: 0,
         }
+    }
+
+    /// Makes an empty cache hold units of a log, at most so many; `None`: windows, as before.
+    pub(in crate::identify) fn of_units(mut self, units_max: Option<usize>) -> Self {
+        if units_max.is_some() {
+            // The start of each unit is kept, of short ones too.
+            self.capacity = (self.capacity * BLOCK_BYTES / (BLOCK_BYTES + START_BYTES)).max(1);
+        }
+        self.units_max = units_max;
+        self
     }
 
     /// Returns the most blocks, each of [`BLOCK_RECORDS`] records.
@@ -284,7 +303,11 @@ impl Cache {
 
     /// Returns the records of the window of a cached fingerprint; their lengths are not kept and 0.
     pub(in crate::identify) fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogExtent> {
-        let Window { start, len, block, .. } = self.window_with(fingerprint)?;
+        self.window_with(fingerprint).map(|window| self.records_of(window))
+    }
+
+    fn records_of(&self, window: &Window) -> LogExtent {
+        let Window { start, len, block, .. } = window;
         let mut records = Vec::with_capacity(index(*len));
         let mut next = Some(*block);
         while let Some(block) = next.map(|number| &self.blocks[index(number)]) {
@@ -292,7 +315,7 @@ impl Cache {
             records.extend(block.records().iter().map(record));
             next = block.next;
         }
-        Some(LogExtent { start: *start, records })
+        LogExtent { start: *start, records }
     }
 
     /// Adds a window that starts at a position, truncated to the capacity; others leave for it. `is_successor`: successor
@@ -300,10 +323,14 @@ impl Cache {
     pub(crate) fn insert(&mut self, start: Position, records: &[LogRecord], is_successor: bool) {
         let records = &records[..records.len().min(self.capacity * BLOCK_RECORDS)];
         let blocks = records.len().div_ceil(BLOCK_RECORDS);
-        if blocks == 0 {
+        if blocks == 0 || self.holds_unit(start, records.len()) {
             return;
         }
-        while let Some(oldest) = self.oldest.filter(|_| self.capacity < self.used + blocks) {
+        let units_max = self.units_max.unwrap_or(usize::MAX);
+        while let Some(oldest) =
+            self.oldest.filter(|_| self.capacity < self.used + blocks || units_max <= self.windows_used)
+        {
+            self.evictions_for_memory += u64::from(self.units_max.is_some() && self.windows_used < units_max);
             self.evict(oldest);
         }
         let wanted = self.buckets_wanted(self.used + blocks);
@@ -335,10 +362,32 @@ impl Cache {
         let (block, len) = (first.expect("a window has blocks"), number(records.len()));
         let is_unused_successor = is_successor;
         self.windows[index(window)] = Window { start, len, block, is_unused_successor, newer: None, older: None };
-        if FOUND_RECORDS_MIN <= records.len() {
+        if FOUND_RECORDS_MIN <= records.len() || self.units_max.is_some() {
             self.starts.insert(start.0, window);
         }
         self.link(window);
+    }
+
+    /// Returns true if the unit that begins at a position is in the cache, which it makes the most recently used.
+    pub(in crate::identify) fn touch_unit(&mut self, start: Position) -> bool {
+        let known = self.starts.get(&start.0).copied();
+        known.inspect(|window| self.touch(*window)).is_some()
+    }
+
+    /// Returns the unit that begins at a position, if it is in the cache; lengths of chunks are not kept and 0.
+    pub(in crate::identify) fn unit(&self, start: Position) -> Option<LogExtent> {
+        self.starts.get(&start.0).map(|window| self.records_of(&self.windows[index(*window)]))
+    }
+
+    /// Returns true if a unit is in the cache, which it makes the most recently used. One that was shorter then leaves.
+    fn holds_unit(&mut self, start: Position, len: usize) -> bool {
+        let Some(&known) = self.starts.get(&start.0).filter(|_| self.units_max.is_some()) else { return false };
+        if len <= index(self.windows[index(known)].len) {
+            self.touch(known);
+            return true;
+        }
+        self.evict(known);
+        false
     }
 
     /// Adds those of some records that [`Cache::first_in`] does not find, so that overlapping windows do not take the memory of others.
@@ -370,6 +419,7 @@ impl Cache {
     }
 
     fn take_window(&mut self) -> u32 {
+        self.windows_used += 1;
         let Some(free) = self.free_window else {
             let (start, is_unused_successor) = (Position(0), false);
             self.windows.push(Window { start, len: 0, block: 0, is_unused_successor, newer: None, older: None });
@@ -382,6 +432,7 @@ impl Cache {
     fn evict(&mut self, window: u32) {
         self.unlink(window);
         self.evictions += 1;
+        self.windows_used -= 1;
         let Window { start, block: first, .. } = self.windows[index(window)];
         if self.starts.get(&start.0) == Some(&window) {
             self.starts.remove(&start.0);

@@ -6,7 +6,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
-//! | 8 | 2 | version, 3 |
+//! | 8 | 2 | version, 4 |
 //! | 10 | 1 | store: 1 bucket table, 2 memory, 3 of the caller |
 //! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
 //! | 12 | 1 | what a hit reads: 0 a window, 1 a container, 2 stream segments |
@@ -19,7 +19,7 @@
 //! | 76 | 8 | pages of the arrival log |
 //! | 84 | 8 | pages of the duplicate-run log |
 //! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter, then of containers or stream segments the beginnings of containers in the log: length 8, BLAKE3 32 |
-//! | ... | 16 | of stream segments: pages that the stream log has lost 8, and the end of its pages 8 |
+//! | ... | 24 | of stream segments: pages that the stream log has lost 8, the end of its pages 8, and the pages that its last compaction has left 8 |
 //! | ... | 40 | of stream segments: their beginnings in the stream log, likewise |
 //! | ... | 4 | incomplete parts of the table: number of the next items |
 //! | ... | 16 each | first and last head of the keys of such a part |
@@ -37,7 +37,7 @@ use crate::kv::{Fields, Seal};
 use crate::types::RepositoryId;
 
 const MAGIC: [u8; 8] = *b"OFINDEX\0";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
 pub(in crate::identify) const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
@@ -55,6 +55,8 @@ pub(in crate::identify) struct StreamState {
     pub(crate) file: u8,
     /// Its pages: the first that it has, and the end.
     pub(crate) pages: Range<u64>,
+    /// Pages that its last compaction has left.
+    pub(crate) named_pages: u64,
     /// Its segments.
     pub(crate) segments: Seal,
 }
@@ -113,9 +115,10 @@ pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8>
     for seal in checkpoint.parts.iter().chain([&checkpoint.filter]).chain(&checkpoint.units) {
         encode_seal(seal, &mut bytes);
     }
-    if let Some(StreamState { pages, segments, .. }) = &checkpoint.stream {
+    if let Some(StreamState { pages, named_pages, segments, .. }) = &checkpoint.stream {
         bytes.extend_from_slice(&pages.start.to_le_bytes());
         bytes.extend_from_slice(&pages.end.to_le_bytes());
+        bytes.extend_from_slice(&named_pages.to_le_bytes());
         encode_seal(segments, &mut bytes);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
@@ -160,10 +163,12 @@ fn encode_seal(Seal { len, checksum }: &Seal, bytes: &mut Vec<u8>) {
 
 fn decode_stream(file: u8, fields: &mut Fields<'_>) -> Option<StreamState> {
     let pages = fields.u64()?..fields.u64()?;
+    let named_pages = fields.u64()?;
     let segments = decode_seal(fields)?;
     (pages.start <= pages.end && pages.end <= STREAM_PAGES_MAX && file <= 1).then_some(StreamState {
         file,
         pages,
+        named_pages: named_pages.min(STREAM_PAGES_MAX),
         segments,
     })
 }
@@ -225,7 +230,7 @@ mod tests {
             filter: Seal::empty(),
             unit: 2,
             units: Some(seal(3)),
-            stream: Some(StreamState { file: 1, pages: 5..77, segments: seal(4) }),
+            stream: Some(StreamState { file: 1, pages: 5..77, named_pages: 9, segments: seal(4) }),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
@@ -239,8 +244,8 @@ mod tests {
             assert!(decode_checkpoint(&bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 4;
-        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 4, .. })));
+        bytes[8] = 5;
+        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 5, .. })));
     }
 
     #[test]
@@ -266,7 +271,7 @@ mod tests {
             filter: Seal::empty(),
             unit,
             units: (unit != 0).then(Seal::empty),
-            stream: (unit == 2).then(|| StreamState { file: 0, pages: 5..77, segments: Seal::empty() }),
+            stream: (unit == 2).then(|| StreamState { file: 0, pages: 5..77, named_pages: 0, segments: Seal::empty() }),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };

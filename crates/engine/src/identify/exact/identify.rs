@@ -27,19 +27,20 @@ use crate::identify::exact::pending::PendingChunk;
 use crate::identify::exact::plan_limits::{Planning, cache_bytes, pending_max, plan_limits};
 use crate::identify::exact::prelookup::PrelookupState;
 use crate::identify::exact::session::{InFlight, SessionChunks};
+use crate::identify::exact::similar::WaitingSegment;
 use crate::identify::exact::store::Store;
-use crate::identify::exact::stream_queue::StreamQueue;
+use crate::identify::exact::stream_queue::{Entering, StreamQueue};
 use crate::identify::exact::timer::Timer;
 use crate::identify::locality::successor::Successors;
-use crate::identify::options::{IndexOptions, Order, PrefetchUnit, Schedule};
+use crate::identify::options::{Completeness, IndexOptions, Order, PrefetchUnit, Schedule};
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::rounds::Rounds;
 use crate::identify::schedule::trace::Trace;
 use crate::identify::schedule::{self, Decision, Event, PendingLimits, View};
-use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use crate::identify::{Counters, Identifier, Mark, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
-use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence};
+use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence};
 
 /// Chunks whose blocks of the filter are loaded together. After them the adaptive schedule decides again.
 const BATCH_CHUNKS: usize = 64;
@@ -117,7 +118,7 @@ impl Index {
         let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
         let schedule = schedule::of(options, device, &limits, store.positions_end(), last);
         let bytes = cache_bytes(options, store.filter.bytes_left());
-        let cache = Cache::new(bytes.saturating_sub(store.units_bytes()));
+        let cache = Cache::new(bytes.saturating_sub(store.units_bytes())).of_units(options.units_of_cache());
         let mut arrivals = Arrivals::default();
         arrivals.trace = options.schedule.plans().then(Trace::default);
         Self {
@@ -235,12 +236,12 @@ impl Index {
         self.store.close()
     }
 
-    fn arrive(&mut self, chunk: &SequencedChunk) {
+    pub(in crate::identify) fn arrive(&mut self, chunk: &SequencedChunk) {
         let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. }, .. } = chunk;
         self.counters.submitted += 1;
         self.session.next_sequence = Sequence(sequence.0 + 1);
         if let Some(stream) = &mut self.session.stream {
-            stream.arrive(sequence, chunk.chunk);
+            stream.arrive(sequence, chunk.chunk, chunk.kind == ChunkKind::Data);
         }
         match self.session.get(&fingerprint) {
             Some(InFlight::Unique(first)) => {
@@ -256,6 +257,16 @@ impl Index {
                 self.session.pending.join(slot, sequence);
                 return;
             }
+            Some(InFlight::Recorded(ordinal)) => {
+                // Its container may have been forgotten since.
+                if let Some(found) = self.live(ordinal, Position::NONE) {
+                    self.counters.in_flight_hits += 1;
+                    self.arrivals.arrive_decided(sequence, Outcome::Elsewhere);
+                    self.session.resolve_stored(sequence, &found, Entering::IfSampled);
+                    return;
+                }
+                self.session.set_entered(&fingerprint);
+            }
             None => {}
         }
         let probes_first = self.options.order == Order::CacheFirst && self.prelookup.is_on;
@@ -265,15 +276,15 @@ impl Index {
             return;
         }
         if !self.passes_filter(&fingerprint) {
-            self.session.cycles.pass_unique();
-            self.rounds.pass_unique();
-            self.arrivals.arrive_decided(sequence, Outcome::Unique);
-            self.session.set_unique(fingerprint, sequence);
-            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
+            self.pass_unique(sequence, fingerprint);
             return;
         }
         self.session.cycles.pass_candidate();
         if self.prelookup.is_on && !probes_first && self.pre_look_up(sequence, &fingerprint) {
+            return;
+        }
+        if !self.options.looks_up_rest() {
+            self.pass_unique(sequence, fingerprint);
             return;
         }
         if self.immediate {
@@ -291,6 +302,15 @@ impl Index {
         let len = self.session.pending.bucket_len(bucket);
         let decision = self.ask(Event::Added { bucket, len });
         self.carry_out(decision);
+    }
+
+    /// Declares an arriving chunk unique.
+    fn pass_unique(&mut self, sequence: Sequence, fingerprint: Fingerprint) {
+        self.session.cycles.pass_unique();
+        self.rounds.pass_unique();
+        self.arrivals.arrive_decided(sequence, Outcome::Unique);
+        self.session.set_unique(fingerprint, sequence);
+        self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
     }
 
     /// Adds the chunk to the filter; returns true if the table may hold it.
@@ -315,7 +335,7 @@ impl Index {
             self.counters.prelookup_hits += 1;
             self.prelookup.note_hit();
             self.arrivals.arrive_decided(sequence, Outcome::At(found.position));
-            self.session.resolve_stored(sequence, &found, false);
+            self.session.resolve_stored(sequence, &found, Entering::IfSampled);
             return true;
         }
         self.counters.dead_hits += u64::from(cached.is_some());
@@ -376,8 +396,11 @@ impl Index {
 
 fn new_session(options: &IndexOptions) -> SessionChunks {
     let has_stream = matches!(options.unit, PrefetchUnit::Segment { .. });
-    let stream = has_stream.then(|| StreamQueue::new(options.stream_waiting_max));
-    SessionChunks::new(options.buckets(), options.cycles, matches!(options.schedule, Schedule::Lazy { .. }), stream)
+    let stream = has_stream.then(|| StreamQueue::new(options.stream_waiting_max, options.segmenting));
+    let keeps_members = matches!(options.schedule, Schedule::Lazy { .. });
+    let mut session = SessionChunks::new(options.buckets(), options.cycles, keeps_members, stream);
+    session.segment = options.selection.waits().then(|| WaitingSegment::new(options.segmenting));
+    session
 }
 
 impl Identifier for Index {
@@ -391,8 +414,9 @@ impl Identifier for Index {
             }
             self.planning.count(batch);
             self.timer.begin_batch();
+            let waits = self.session.segment.is_some();
             for chunk in batch {
-                self.arrive(chunk);
+                if waits { self.wait(chunk) } else { self.arrive(chunk) }
             }
             self.end_batch();
             self.plan();
@@ -404,7 +428,31 @@ impl Identifier for Index {
         Ok(())
     }
 
+    fn mark(&mut self, mark: Mark, resolved: &mut Vec<Resolved>) -> Result<()> {
+        if mark == Mark::FileEnd {
+            match (&mut self.session.segment, &mut self.session.stream) {
+                (Some(segment), _) => {
+                    if segment.end_file() {
+                        self.answer_segment(false);
+                        self.end_batch();
+                    }
+                }
+                (None, Some(queue)) => {
+                    queue.end_file();
+                }
+                (None, None) => {}
+            }
+        }
+        resolved.append(&mut self.session.resolved);
+        Ok(())
+    }
+
+    fn is_exact(&self) -> bool {
+        self.options.completeness == Completeness::Exact
+    }
+
     fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()> {
+        self.answer_segment(true);
         if !self.session.pending.is_empty() {
             self.counters.drains += 1;
             self.look_up_all();
@@ -417,10 +465,11 @@ impl Identifier for Index {
     }
 
     fn record(&mut self, unit: Unit<'_>) -> Result<()> {
-        self.store.record(&unit);
-        self.note_recorded(&unit);
+        let session = &self.session;
+        self.store.record(&unit, &mut |chunk| session.is_entered_later(&chunk.fingerprint));
+        let ordinal = self.store.registry.ordinal(unit.container);
         for chunk in unit.chunks {
-            self.session.set_recorded(&chunk.fingerprint);
+            self.session.set_recorded(&chunk.fingerprint, ordinal);
         }
         self.log_stream();
         self.shrink_cache();
@@ -445,13 +494,15 @@ impl Identifier for Index {
     }
 
     fn pending(&self) -> usize {
-        self.session.pending.len()
+        self.session.pending.len() + self.session.segment.as_ref().map_or(0, WaitingSegment::waiting)
     }
 
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.cycles += self.session.cycles.opened;
         counters.evictions = self.cache.evictions;
+        counters.evictions_for_memory =
+            if self.options.cache_units.is_some() { self.cache.evictions_for_memory } else { 0 };
         self.store.count(&mut counters);
         counters
     }
@@ -468,6 +519,10 @@ mod tests;
 #[cfg(test)]
 #[path = "unit_tests.rs"]
 mod units;
+
+#[cfg(test)]
+#[path = "near_exact_tests.rs"]
+mod near_exact;
 
 #[cfg(test)]
 #[path = "stream_tests.rs"]

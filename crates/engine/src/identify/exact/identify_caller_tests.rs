@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
-use crate::identify::{Sampling, Segmenting};
+use crate::identify::{Completeness, Sampling, Segmenting, Selection};
 use crate::kv::RunOrder;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
@@ -48,6 +48,7 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         memtable_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         merge_buffer_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         cache_bytes: 20_000,
+        cache_units: None,
         reads: None,
         run_order: RunOrder::LargestFirst,
         runs_max: 3,
@@ -58,6 +59,9 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         log_tail_pages: 2,
         duplicate_run_bytes_per_chunk: 1,
         duplicate_run_pages_min: 1,
+        completeness: Completeness::Exact,
+        selection: Selection::Base,
+        mapping: 1,
         segmenting: Segmenting::ContentDefined { min: 5, average: 30, max: 100 },
         sampling: Sampling::Random { ratio: 8 },
         stream_waiting_max: 700,

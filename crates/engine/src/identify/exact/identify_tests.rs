@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::caller::*;
 use super::*;
 use crate::Error;
+use crate::identify::Selection;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
 use crate::identify::schedule::plan::{Plan, Stride};
@@ -289,7 +290,13 @@ fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
         let total = caller.containers.len();
         let (mut again, state, recorded) = caller.again(&cut, &options);
         assert!(matches!(state, IndexState::Clean | IndexState::Unclean), "{state:?}");
-        assert!(recorded == 0 || recorded == total - covered, "{recorded} of {total}, {covered} were covered");
+        // A checkpoint within a session does not cover containers whose chunks wait for their position in the stream.
+        let is_deferring = matches!(options.unit, PrefetchUnit::Segment { .. });
+        let least = if is_deferring { 1 } else { total - covered };
+        assert!(
+            recorded == 0 || (least..=total - covered).contains(&recorded),
+            "{recorded} of {total}, {covered} were covered"
+        );
         kept += u64::from(recorded == 0);
         again.run(&mut random, 30, &mut next_chunk);
         assert_eq!(again.index.counters().damaged_pages, 0);
@@ -432,8 +439,12 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
             1 => PrefetchUnit::Segment { following },
             _ => PrefetchUnit::Window,
         },
+        completeness: Completeness::Exact,
+        selection: Selection::Base,
+        mapping: 1,
         segmenting,
         sampling: sampling[random.index(3)],
+        cache_units: (random.below(3) == 0).then(|| count(random, 9)),
         order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },

@@ -5,6 +5,7 @@ use crate::identify::exact::identify::Index;
 use crate::identify::exact::pending::PendingChunk;
 use crate::identify::exact::registry::Preferred;
 use crate::identify::exact::session::Location;
+use crate::identify::exact::stream_queue::Entering;
 use crate::identify::exact::windows::Hit;
 use crate::identify::schedule::{Decision, Selection};
 use crate::identify::slot::Slot;
@@ -84,7 +85,7 @@ impl Index {
         }
         if found.is_some() {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, found, false);
+            self.resolve(&chunk, found, Entering::IfSampled);
         } else {
             self.look_up(&[chunk]);
         }
@@ -113,16 +114,17 @@ impl Index {
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let found = self.count_answer(answer).and_then(|entry| self.live(entry.ordinal, entry.position));
-            if let Some(Location { position, .. }) = found {
+            if let Some(Location { ordinal, position, .. }) = found {
+                self.counters.lookups_without_unit += u64::from(self.store.lacks_unit(position));
                 let PendingChunk {
                     first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. }, .. },
                     membership,
                     ..
                 } = *chunk;
-                hits.push(Hit { fingerprint, sequence, position, membership });
+                hits.push(Hit { fingerprint, sequence, ordinal, position, membership });
             }
-            let is_entered = found.is_some_and(|found| self.store.lacks_segment(found.position));
-            self.resolve(chunk, found, is_entered);
+            let lacks_segment = found.is_some_and(|found| self.store.lacks_segment(found.position));
+            self.resolve(chunk, found, if lacks_segment { Entering::Again } else { Entering::IfSampled });
             if Some(chunk.first.sequence) == newest {
                 self.prelookup.note_last_of_batch(found.is_some());
             }
@@ -130,7 +132,7 @@ impl Index {
         hits
     }
 
-    fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
+    pub(in crate::identify) fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
         let (counter, entry) = match answer {
             Lookup::InMemory(entry) => (&mut self.counters.memtable_hits, Some(entry)),
             Lookup::OnDisk(entry) => (&mut self.counters.disk_hits, Some(entry)),
@@ -146,18 +148,18 @@ impl Index {
         Some(Location { container: self.store.registry.live_container(ordinal)?, ordinal, position })
     }
 
-    /// Gives a chunk and its followers their verdicts. `is_entered`: whether its entry leads to no segment.
-    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>, is_entered: bool) {
+    /// Gives a chunk and its followers their verdicts.
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>, entering: Entering) {
         let SequencedChunk { sequence: first, chunk: Chunk { fingerprint, .. }, .. } = chunk.first;
         if let Some(found) = found {
             if chunk.membership.is_some() {
                 self.session.set_stored(&fingerprint);
             }
-            self.session.resolve_stored(first, &found, is_entered);
+            self.session.resolve_stored(first, &found, entering);
             self.arrivals.decide(first, Outcome::At(found.position));
             for &sequence in &chunk.followers {
                 self.arrivals.decide(sequence, Outcome::At(found.position));
-                self.session.resolve_stored(sequence, &found, false);
+                self.session.resolve_stored(sequence, &found, Entering::IfSampled);
             }
         } else {
             self.session.set_unique(fingerprint, first);
@@ -176,7 +178,7 @@ impl Index {
             self.counters.dead_hits += 1;
         } else if let Some(chunk) = self.session.take(slot) {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, found, false);
+            self.resolve(&chunk, found, Entering::IfSampled);
         }
     }
 }

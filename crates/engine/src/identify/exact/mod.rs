@@ -18,6 +18,7 @@ pub(in crate::identify) mod prelookup;
 pub(in crate::identify) mod registry;
 pub(in crate::identify) mod round_lookups;
 pub(in crate::identify) mod session;
+pub(in crate::identify) mod similar;
 pub(in crate::identify) mod store;
 pub(in crate::identify) mod stream;
 pub(in crate::identify) mod stream_log;

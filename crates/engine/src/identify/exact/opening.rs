@@ -18,7 +18,7 @@ use crate::identify::exact::unit_log::UnitLog;
 use crate::identify::locality::arrival_log::{ArrivalLog, LOG_PAGE_RECORDS};
 use crate::identify::locality::duplicate_runs::{DuplicateRunCap, DuplicateRunLog};
 use crate::identify::locality::units::Units;
-use crate::identify::options::{IndexOptions, PrefetchUnit};
+use crate::identify::options::{Completeness, IndexOptions, PrefetchUnit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
@@ -151,9 +151,11 @@ impl Opening<'_> {
             self.directory.clear()?;
             return Err(Error::invalid("the entries of the index are in a store of another kind"));
         }
-        if checkpoint.unit != self.options.unit.code() {
+        if checkpoint.unit != self.options.unit_code() {
             self.directory.clear()?;
-            return Err(Error::invalid("the index was made to read other units of the log around a hit"));
+            return Err(Error::invalid(
+                "the index was made to read other units of the log around a hit, or with entries for other chunks",
+            ));
         }
         let reads = self.reads();
         let kind = self.options.open_store(reads);
@@ -191,7 +193,7 @@ impl Opening<'_> {
     /// Returns the stream log. One that is damaged starts empty, after the positions that it had: these lead to nothing, and no
     /// chunk is lost.
     fn load_stream(&mut self, state: &StreamState, generation: u64, epoch: u64) -> Result<StreamLog> {
-        let StreamState { file, pages, segments } = state;
+        let StreamState { file, pages, named_pages, segments } = state;
         let saved = self.open_log(&StreamLog::file_name(*file), epoch, pages.clone()).and_then(|log| {
             let from = self.directory.open_sealed(SEGMENTS, generation, *segments)?;
             let units = Units::load(from, log.next_position())?;
@@ -207,12 +209,17 @@ impl Opening<'_> {
                 (self.open_log(&StreamLog::file_name(file), epoch, pages.end..pages.end)?, Units::default(), file)
             }
         };
-        Ok(StreamLog::new(self.with_jobs(log, units), file, self.stream_rules()))
+        let named_pages = if units.is_empty() { 0 } else { *named_pages };
+        Ok(StreamLog::new(self.with_jobs(log, units), file, self.stream_rules(), named_pages))
     }
 
     fn stream_rules(&self) -> StreamRules {
         let IndexOptions { segmenting, sampling, stream_bytes_per_chunk, stream_pages_min, .. } = *self.options;
-        StreamRules { segmenting, sampling, bytes_per_chunk: stream_bytes_per_chunk, pages_min: stream_pages_min }
+        let following = if let PrefetchUnit::Segment { following } = self.options.unit { following } else { 0 };
+        let (bytes_per_chunk, pages_min) = (stream_bytes_per_chunk, stream_pages_min);
+        let is_near_exact = self.options.completeness == Completeness::NearExact;
+        let (is_whole, mapping) = (self.options.has_whole_segments(), self.options.mapping.max(1));
+        StreamRules { segmenting, sampling, bytes_per_chunk, pages_min, following, is_near_exact, is_whole, mapping }
     }
 
     fn run_cap(&self) -> DuplicateRunCap {
@@ -296,7 +303,7 @@ impl Opening<'_> {
         Ok(Parts {
             registry: Registry::create(containers, self.directory.repository)?,
             log: new_log(log)?,
-            stream: stream.map(|file| Ok(StreamLog::new(new_log(file)?, 0, self.stream_rules()))).transpose()?,
+            stream: stream.map(|file| Ok(StreamLog::new(new_log(file)?, 0, self.stream_rules(), 0))).transpose()?,
             duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
             entries: kind.create(self.surroundings(&direct), epoch)?,
             kind,
@@ -328,6 +335,8 @@ impl Opening<'_> {
             log,
             stream,
             unit: self.options.unit,
+            unit_code: self.options.unit_code(),
+            samples: self.options.samples(),
             duplicate_runs,
             filter,
             incomplete,

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::identify::exact::pending::{Pending, PendingChunk};
-use crate::identify::exact::stream_queue::StreamQueue;
+use crate::identify::exact::similar::WaitingSegment;
+use crate::identify::exact::stream_queue::{Entering, StreamQueue};
 use crate::identify::identity_hasher::BuildIdentityHasher;
 use crate::identify::options::CycleRule;
 use crate::identify::schedule::cycle::Cycles;
@@ -25,16 +26,20 @@ pub(in crate::identify) struct Location {
 pub(in crate::identify) enum InFlight {
     /// It was declared unique.
     Unique(Sequence),
+    /// Its container is recorded, and its entry waits for its position in the stream.
+    Recorded(Ordinal),
     /// It is pending.
     Pending(Slot),
 }
 
-/// The in-flight chunks: pending ones with their cycles, and unique ones until their container is recorded.
+/// The in-flight chunks: pending ones with their cycles, and unique ones until they are entered.
 #[derive(Debug)]
 pub(in crate::identify) struct SessionChunks {
     pub(in crate::identify) in_flight: HashMap<Fingerprint, InFlight, BuildIdentityHasher>,
     /// The stream on its way to the stream log, if hits read stream segments.
     pub(in crate::identify) stream: Option<StreamQueue>,
+    /// The segment whose end its chunks wait for, if selection waits.
+    pub(in crate::identify) segment: Option<WaitingSegment>,
     pub(in crate::identify) pending: Pending,
     pub(in crate::identify) cycles: Cycles,
     /// Chunks of the lookup in the background.
@@ -53,6 +58,7 @@ impl SessionChunks {
         Self {
             in_flight: HashMap::default(),
             stream,
+            segment: None,
             pending: Pending::new(buckets),
             cycles: Cycles::new(cycles, keeps_members),
             in_lookup: Vec::new(),
@@ -91,14 +97,12 @@ impl SessionChunks {
         }
     }
 
-    /// Gives a chunk the verdict that it is stored. `is_entered`: see [`StreamChunk::is_entered`].
-    ///
-    /// [`StreamChunk::is_entered`]: crate::identify::exact::stream_queue::StreamChunk::is_entered
-    pub(in crate::identify) fn resolve_stored(&mut self, sequence: Sequence, location: &Location, is_entered: bool) {
+    /// Gives a chunk the verdict that it is stored.
+    pub(in crate::identify) fn resolve_stored(&mut self, sequence: Sequence, location: &Location, entering: Entering) {
         let Location { container, ordinal, .. } = *location;
         self.resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
         if let Some(stream) = &mut self.stream {
-            stream.set_stored(sequence, ordinal, is_entered);
+            stream.set_stored(sequence, ordinal, entering);
         }
     }
 
@@ -107,11 +111,31 @@ impl SessionChunks {
         self.in_flight.remove(fingerprint);
     }
 
-    /// Notes that a chunk was recorded: the table holds it from now on.
-    pub(in crate::identify) fn set_recorded(&mut self, fingerprint: &Fingerprint) {
-        if let Some(InFlight::Unique(_)) = self.in_flight.get(fingerprint) {
+    /// Returns true if a chunk, which is being recorded, is entered later, with its position in the stream.
+    pub(in crate::identify) fn is_entered_later(&self, fingerprint: &Fingerprint) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        matches!(self.in_flight.get(fingerprint), Some(InFlight::Unique(first)) if stream.awaits(*first))
+    }
+
+    /// Notes that a chunk was recorded: the table holds it from now on, or once it is entered.
+    pub(in crate::identify) fn set_recorded(&mut self, fingerprint: &Fingerprint, ordinal: Option<Ordinal>) {
+        let Some(&InFlight::Unique(first)) = self.in_flight.get(fingerprint) else { return };
+        self.recorded += 1;
+        match self.stream.as_mut().filter(|stream| stream.awaits(first)).zip(ordinal) {
+            Some((stream, ordinal)) => {
+                stream.set_recorded(first, ordinal);
+                self.in_flight.insert(*fingerprint, InFlight::Recorded(ordinal));
+            }
+            None => {
+                self.in_flight.remove(fingerprint);
+            }
+        }
+    }
+
+    /// Notes that the table holds a recorded chunk.
+    pub(in crate::identify) fn set_entered(&mut self, fingerprint: &Fingerprint) {
+        if let Some(InFlight::Recorded(_)) = self.in_flight.get(fingerprint) {
             self.in_flight.remove(fingerprint);
-            self.recorded += 1;
         }
     }
 

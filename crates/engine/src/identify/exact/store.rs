@@ -35,6 +35,7 @@ use crate::identify::exact::unit_log::UnitLog;
 use crate::identify::locality::arrival_log::LogRecord;
 use crate::identify::locality::duplicate_runs::DuplicateRunLog;
 use crate::identify::options::PrefetchUnit;
+use crate::identify::sampling::Sampling;
 use crate::identify::{Counters, Unit};
 use crate::kv::{BucketReads, Entry, EntryStore, Key, Lookup, OpenStore, Ordinal, Position, SealedWriter};
 use crate::types::{Chunk, ContainerId};
@@ -69,6 +70,10 @@ pub(in crate::identify) struct Store {
     pub(crate) filter: GrowingFilter,
     /// Range that a hit reads.
     pub(crate) unit: PrefetchUnit,
+    /// Number of the unit in checkpoints.
+    pub(crate) unit_code: u8,
+    /// Which chunks of a container have entries, if not all; in a stream, those of its segments have.
+    pub(crate) samples: Option<Sampling>,
     pub(crate) incomplete: Incomplete,
     /// Whether the live containers are known; until then none is live.
     pub(crate) is_attached: bool,
@@ -145,10 +150,11 @@ impl Store {
         counters.flush_wait_nanos = table.wait_nanos;
     }
 
-    /// Records the chunks of a durable container. A failure to write degrades the index and is no error.
-    pub(crate) fn record(&mut self, unit: &Unit<'_>) {
+    /// Records the chunks of a durable container. Those that `is_later` chooses are entered when the stream log has them. A failure to
+    /// write degrades the index and is no error.
+    pub(crate) fn record(&mut self, unit: &Unit<'_>, is_later: &mut dyn FnMut(&Chunk) -> bool) {
         if self.degraded.is_none() {
-            match self.record_on_disk(unit) {
+            match self.record_on_disk(unit, is_later) {
                 Ok(()) => return,
                 Err(error) => self.degrade(&error),
             }
@@ -166,16 +172,19 @@ impl Store {
         self.degraded = Some(error.to_string());
     }
 
-    fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
+    fn record_on_disk(&mut self, unit: &Unit<'_>, is_later: &mut dyn FnMut(&Chunk) -> bool) -> Result<()> {
         self.directory.mark_unclean()?;
         let ordinal = self.registry.register(unit.container, unit.len)?;
         if self.incomplete.is_completing() && self.registry.covered.contains(ordinal.0) {
             return self.complete(unit, ordinal);
         }
+        let features = self.features_of(unit);
+        let mut numbers = 0..;
         self.registry.mark_live(ordinal);
         if self.unit != PrefetchUnit::Window {
-            self.log.begin_unit();
+            self.log.begin_container(ordinal);
         }
+        let mut later = 0;
         let mut entries = Vec::with_capacity(PREFETCH_CHUNKS);
         for batch in unit.chunks.chunks(PREFETCH_CHUNKS) {
             entries.clear();
@@ -184,19 +193,42 @@ impl Store {
                 self.filter.prefetch(&key);
                 self.log.make_space(&mut self.registry)?;
                 let position = self.log.log.append(LogRecord { chunk: *chunk, ordinal });
-                entries.push(Entry { key, ordinal, position });
+                let number: usize = numbers.next().unwrap_or_default();
+                if is_later(chunk) {
+                    later += 1;
+                } else if features.as_ref().is_none_or(|features| features.binary_search(&number).is_ok()) {
+                    entries.push(Entry { key, ordinal, position });
+                }
             }
             self.insert(&entries)?;
         }
-        self.registry.cover(ordinal);
+        match self.stream.as_mut().filter(|_| later != 0) {
+            // Until then the next opening must record its chunks again.
+            Some(stream) => stream.enter_later(ordinal, later),
+            None => self.registry.cover(ordinal),
+        }
         self.entries.maintain(&mut self.registry)?;
         self.filter.grow(self.added, self.log.log.next_position().0, &mut *self.entries)?;
         if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
     }
 
+    /// Returns the numbers of the chunks of a container that have entries, ascending; `None`: all. If hits read stream segments, only the
+    /// features of these have entries.
+    fn features_of(&self, unit: &Unit<'_>) -> Option<Vec<usize>> {
+        let samples = self.samples?;
+        if self.stream.is_some() {
+            return Some(Vec::new());
+        }
+        let fingerprints: Vec<_> = unit.chunks.iter().map(|chunk| chunk.fingerprint).collect();
+        Some(samples.features(&fingerprints))
+    }
+
     /// Records again the chunks of a covered container that incomplete parts of the table have lost.
     fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
-        let keys = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint));
+        let of_features =
+            self.features_of(unit).map(|features| features.into_iter().filter_map(|at| unit.chunks.get(at)));
+        let chunks: Vec<&Chunk> = of_features.map_or_else(|| unit.chunks.iter().collect(), Iterator::collect);
+        let keys = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint));
         let keys: Vec<Key> = keys.filter(|key| self.incomplete.may_lack(key)).collect();
         let found = self.entries.look_up(&keys, &self.registry);
         let mut lost = Vec::new();
@@ -285,7 +317,9 @@ impl Store {
         self.log.log.sync()?;
         let next = self.log.log.next_position();
         self.duplicate_runs.save(&self.directory, next)?;
-        self.stream.as_mut().map_or(Ok(()), |stream| stream.save(&self.directory, next.0))?;
+        if let Some(stream) = &mut self.stream {
+            stream.save(&self.directory, next.0, &mut *self.entries, &self.registry)?;
+        }
         let generation = self.directory.generation + 1;
         let create = |name: &str| self.directory.create_sealed(name, generation);
         let mut parts = self.kind.parts().iter().map(|name| create(name)).collect::<Result<Vec<_>>>()?;
@@ -301,6 +335,7 @@ impl Store {
                 Some(StreamState {
                     file: stream.file_number,
                     pages: stream.log.log.lost_pages..stream.log.log.written_pages,
+                    named_pages: stream.named_pages,
                     segments: to.finish()?,
                 })
             }
@@ -317,7 +352,7 @@ impl Store {
             store: self.code,
             parts: parts.into_iter().map(SealedWriter::finish).collect::<Result<_>>()?,
             filter: filter.finish()?,
-            unit: self.unit.code(),
+            unit: self.unit_code,
             units: units.map(SealedWriter::finish).transpose()?,
             stream,
             incomplete: self.incomplete.with(self.entries.damage()),

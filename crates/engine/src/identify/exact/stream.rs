@@ -1,16 +1,14 @@
 //! Units and the two logs that hold them: what hits read, and how the stream log follows the stream.
 
 use crate::error::Result;
-use crate::identify::Unit;
 use crate::identify::exact::identify::Index;
-use crate::identify::exact::session::InFlight;
 use crate::identify::exact::store::Store;
 use crate::identify::exact::stream_log::StreamLog;
 use crate::identify::exact::stream_queue::{StreamChunk, StreamQueue};
 use crate::identify::locality::arrival_log::{LogExtent, LogWindow};
 use crate::identify::locality::frame::LogCounters;
 use crate::identify::options::PrefetchUnit;
-use crate::kv::{Containers, Entry, Position};
+use crate::kv::{Containers, Entry, Key, Lookup, Ordinal, Position};
 
 impl Store {
     /// Returns how many records a hit reads on average, at most `max`, if hits read other units than windows.
@@ -49,14 +47,51 @@ impl Store {
         }
     }
 
-    /// Returns the unit that a hit on a position reads, of at most so many records; `None` if none is known.
-    pub(in crate::identify) fn unit_around(&self, position: Position, records_max: u32) -> Option<LogWindow> {
-        match (self.unit, &self.stream) {
+    /// Returns the unit that a hit reads, of at most so many records: that of its position, or else its container. `None` if neither
+    /// is known.
+    pub(in crate::identify) fn unit_around(
+        &self,
+        position: Position,
+        ordinal: Ordinal,
+        records_max: u32,
+    ) -> Option<LogWindow> {
+        let of_position = match (self.unit, &self.stream) {
             (PrefetchUnit::Segment { following }, Some(stream)) if position.is_in_stream() => {
                 stream.around(position, following, records_max)
             }
             _ => self.log.around(position.0, 0, records_max),
+        };
+        let of_container = || self.log.around(self.log.units.of_container(ordinal)?.0, 0, records_max);
+        of_position.or_else(of_container)
+    }
+
+    /// Returns true if hits read units, and the position of an entry leads to none.
+    pub(in crate::identify) fn lacks_unit(&self, position: Position) -> bool {
+        match (self.unit, &self.stream) {
+            (PrefetchUnit::Window, _) => false,
+            (_, Some(stream)) if position.is_in_stream() => !stream.holds(position),
+            _ => position == Position::NONE || !self.log.units.holds(position.0),
         }
+    }
+
+    /// Divides what was read into units, so that each is held once.
+    pub(in crate::identify) fn divide_into_units(&self, extents: Vec<LogExtent>) -> Vec<LogExtent> {
+        let mut divided = Vec::with_capacity(extents.len());
+        for LogExtent { start, mut records } in extents {
+            let (log, mut number) = match &self.stream {
+                Some(stream) if start.is_in_stream() => (&stream.log, start.number()),
+                _ => (&self.log, start.number()),
+            };
+            while !records.is_empty() {
+                let window = log.around(number, 0, u32::MAX);
+                let len = window.map_or(records.len() as u64, |window| window.end() - number);
+                let len = usize::try_from(len).unwrap_or(usize::MAX).min(records.len());
+                let rest = records.split_off(len);
+                divided.push(LogExtent { start: Position(start.0 - start.number() + number), records });
+                (records, number) = (rest, number + len as u64);
+            }
+        }
+        divided
     }
 
     /// Returns true if hits read segments, and the entry with this position leads to none.
@@ -134,21 +169,40 @@ impl Store {
         self.enter(entries)
     }
 
-    /// Gives chunks of a segment their position in the stream.
+    /// Enters chunks of a segment with their position in the stream.
     fn enter(&mut self, mut entries: Vec<Entry>) -> Result<()> {
         // A chunk may have an entry of another container, which must not give way to one of a container that was forgotten.
         entries.retain(|entry| self.registry.is_live(entry.ordinal));
+        self.spread(&mut entries);
         self.insert(&entries)?;
         if let Some(stream) = &mut self.stream {
             stream.updates += entries.len() as u64;
             stream.reuse(entries);
+            stream.note_entered(&mut self.registry);
         }
         self.entries.maintain(&mut self.registry)?;
         if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
     }
 
+    /// Lets entries of features that lead to several segments take the place of the oldest, each.
+    fn spread(&mut self, entries: &mut [Entry]) {
+        let mapping = usize::try_from(self.stream.as_ref().map_or(1, StreamLog::mapping)).unwrap_or(1);
+        if mapping <= 1 {
+            return;
+        }
+        for entry in entries {
+            let keys: Vec<Key> = (0..=u8::MAX).take(mapping).map(|number| entry.key.nth(number)).collect();
+            let known = self.entries.look_up(&keys, &self.registry);
+            let age = |answer: &Lookup| answer.entry().map_or(0, |entry| entry.position.number() + 1);
+            if let Some((oldest, _)) = keys.iter().zip(&known).min_by_key(|(_, answer)| age(answer)) {
+                entry.key = *oldest;
+            }
+        }
+    }
+
     /// Ends the stream: takes what can be logged of it, and ends its last segment.
     pub(in crate::identify) fn end_stream(&mut self, queue: &mut StreamQueue) {
+        queue.end();
         self.log_stream(queue);
         if self.degraded.is_none()
             && let Err(error) = self.cut_segment()
@@ -168,6 +222,15 @@ impl Index {
     pub(in crate::identify) fn log_stream(&mut self) {
         if let Some(queue) = &mut self.session.stream {
             self.store.log_stream(queue);
+            self.take_entered();
+        }
+    }
+
+    /// Takes chunks that are entered out of those in flight.
+    fn take_entered(&mut self) {
+        let Some(stream) = &mut self.store.stream else { return };
+        for fingerprint in stream.entered.drain(..) {
+            self.session.set_entered(&fingerprint);
         }
     }
 
@@ -176,17 +239,7 @@ impl Index {
     pub fn end_stream(&mut self) {
         if let Some(mut queue) = self.session.stream.take() {
             self.store.end_stream(&mut queue);
-        }
-    }
-
-    /// Notes that a unit is recorded: its chunks can be logged.
-    pub(in crate::identify) fn note_recorded(&mut self, unit: &Unit<'_>) {
-        let ordinal = self.store.registry.ordinal(unit.container);
-        let Some((queue, ordinal)) = self.session.stream.as_mut().zip(ordinal) else { return };
-        for chunk in unit.chunks {
-            if let Some(InFlight::Unique(first)) = self.session.in_flight.get(&chunk.fingerprint) {
-                queue.set_recorded(*first, ordinal);
-            }
+            self.take_entered();
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::identify::locality::arrival_log::{ArrivalLog, LogExtent, LogReadDone,
 use crate::identify::locality::units::Units;
 use crate::io::background::Background;
 use crate::io::{Disk, Host};
-use crate::kv::Position;
+use crate::kv::{Ordinal, Position};
 
 /// A log with its units, and with its write and its read in the background.
 #[derive(Debug)]
@@ -34,6 +34,11 @@ impl UnitLog {
     /// Begins a unit with the next record.
     pub(in crate::identify) fn begin_unit(&mut self) {
         self.units.begin(self.log.next_position());
+    }
+
+    /// Begins the unit of a container with the next record.
+    pub(in crate::identify) fn begin_container(&mut self, ordinal: Ordinal) {
+        self.units.begin_container(self.log.next_position(), ordinal);
     }
 
     /// Returns the range that a hit on a record reads: its unit, and `more` units after it; see [`Units::around`].

@@ -96,7 +96,7 @@ fn an_index_made_for_another_unit_is_made_again_and_stays_exact() {
 
 #[test]
 fn the_cache_gives_up_the_memory_of_the_units() {
-    let options = IndexOptions { cache_bytes: 64 << 10, ..with_containers(Schedule::Eager) };
+    let options = IndexOptions { cache_bytes: 128 << 10, ..with_containers(Schedule::Eager) };
     let (mut caller, _) = Caller::open(&SimDisk::default(), &options, 1);
     for ordinal in 0..4_000 {
         let container = ContainerId { session: SessionId([9; 16]), ordinal };

@@ -17,7 +17,7 @@ use crate::identify::options::{
 use crate::identify::schedule::cycle::Membership;
 use crate::identify::schedule::plan::{Plan, end_of_cached, merge_windows, reach_of, uncached};
 use crate::identify::slot::Slot;
-use crate::kv::Position;
+use crate::kv::{Ordinal, Position};
 use crate::types::{Fingerprint, Sequence};
 
 /// Fewest records that an adaptive window adds to the cache. The rest of the page is ignored, since each record takes as
@@ -36,12 +36,13 @@ const PREFETCH_CHUNKS: usize = 32;
 pub(in crate::identify) struct Hit {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) sequence: Sequence,
+    pub(crate) ordinal: Ordinal,
     pub(crate) position: Position,
     pub(crate) membership: Option<Membership>,
 }
 
 /// A window to read, and the cycle of its hit.
-type HitWindow = (LogWindow, Option<Membership>);
+pub(in crate::identify) type HitWindow = (LogWindow, Option<Membership>);
 
 /// Returns how many of some windows, from the first on, are read together; at least one.
 fn batch_of(windows: &[HitWindow]) -> usize {
@@ -111,10 +112,10 @@ impl Index {
         let Some(extents) = self.store.end_read() else { return };
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
         let successors = std::mem::take(&mut self.successors.reading);
-        self.take_extents(&extents, &successors, &[]);
+        self.take_extents(extents, &successors, &[]);
     }
 
-    fn read_all(&mut self, mut windows: &[HitWindow]) {
+    pub(in crate::identify) fn read_all(&mut self, mut windows: &[HitWindow]) {
         while !windows.is_empty() {
             let (batch, rest) = windows.split_at(batch_of(windows));
             self.read_windows(batch);
@@ -166,11 +167,14 @@ impl Index {
             }
             let Some(mut window) = self.range_around(&hit, records) else { continue };
             self.counters.units_read += u64::from(self.options.unit != PrefetchUnit::Window);
-            let end = window.start.0.saturating_add(u64::from(window.records));
-            let overlap = read_up_to.saturating_sub(window.start.0);
-            window.start = Position(window.start.0 + overlap);
-            window.records = window.records.saturating_sub(u32::try_from(overlap).unwrap_or(u32::MAX));
-            read_up_to = end.max(read_up_to);
+            // A hit whose position leads to nothing reads its container instead, which may be in the other log.
+            if window.start.is_in_stream() == hit.position.is_in_stream() {
+                let end = window.end();
+                let overlap = read_up_to.saturating_sub(window.start.0);
+                window.start = Position(window.start.0 + overlap);
+                window.records = window.records.saturating_sub(u32::try_from(overlap).unwrap_or(u32::MAX));
+                read_up_to = end.max(read_up_to);
+            }
             windows.push((window, hit.membership));
         }
         if self.plans_windows() { self.merge(&windows) } else { windows }
@@ -221,7 +225,7 @@ impl Index {
         match self.options.unit {
             PrefetchUnit::Window => Some(self.window_around(hit, records)),
             PrefetchUnit::Container | PrefetchUnit::Segment { .. } => {
-                self.store.unit_around(hit.position, self.options.window.max())
+                self.store.unit_around(hit.position, hit.ordinal, self.options.window.max())
             }
         }
     }
@@ -260,7 +264,7 @@ impl Index {
         let successors = self.successors_of(&windows);
         let extents = self.store.read_windows([&successors[..], &windows].concat());
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
-        self.take_extents(&extents, &successors, &cycles);
+        self.take_extents(extents, &successors, &cycles);
     }
 
     /// Reads the log ahead from a position and takes the records.
@@ -273,9 +277,11 @@ impl Index {
 
     /// Adds log records to the cache and resolves pending chunks by them. `successors` were read by successor prefetch;
     /// `cycles` are those of the hits that the other records were read for.
-    fn take_extents(&mut self, extents: &[LogExtent], successors: &[LogWindow], cycles: &[Membership]) {
+    fn take_extents(&mut self, extents: Vec<LogExtent>, successors: &[LogWindow], cycles: &[Membership]) {
         let start = self.timer.now();
-        for LogExtent { start, records } in extents {
+        let are_units = self.options.unit != PrefetchUnit::Window;
+        let extents = if are_units { self.store.divide_into_units(extents) } else { extents };
+        for LogExtent { start, records } in &extents {
             let is_successor = successors.iter().any(|window| window.holds(*start));
             if self.plans_windows() && !is_successor {
                 self.cache.insert_missing(*start, records);

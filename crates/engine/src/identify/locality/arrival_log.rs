@@ -239,32 +239,37 @@ impl ArrivalLog {
         self.file.sync()
     }
 
-    /// Continues in another file with the newest `pages` pages. The old file stays as it is. The log must be synced, and a page
-    /// that cannot be read is lost.
-    pub(in crate::identify) fn compact(&mut self, file: Arc<dyn DiskFile>, pages: u64) -> Result<()> {
+    /// Continues in another file with the pages of some ascending ranges of records. The old file stays as it is. Other pages from the
+    /// first range on are holes of the file. The log must be synced, and a page that cannot be read is lost.
+    pub(in crate::identify) fn compact(&mut self, file: Arc<dyn DiskFile>, kept: &[Range<u64>]) -> Result<()> {
         assert!(
             self.writing.is_none() && self.tail_len == 0 && self.page.is_empty(),
             "a log is compacted after a sync"
         );
         file.set_len(0)?;
-        let first = self.written_pages.saturating_sub(pages).max(self.lost_pages);
-        let (mut next, mut to) = (first, 0);
+        let of_page = |record: u64| record / LOG_PAGE_RECORDS as u64;
+        let lost = kept.first().map_or(self.written_pages, |first| of_page(first.start)).max(self.lost_pages);
+        let mut next = lost;
         let mut buffer = AlignedBuffer::new_zeroed(COPY_BYTES);
-        while next < self.written_pages {
-            let count = usize::try_from(self.written_pages - next).unwrap_or(usize::MAX).min(COPIED_PAGES);
-            buffer.resize(count * FRAME_BYTES);
-            if self.file.read_at(self.offset_of(next), &mut buffer).is_err() {
-                self.counters.damaged_pages += count as u64;
-                // No frame has these bytes.
-                buffer.fill(0);
+        for range in kept {
+            let end = range.end.div_ceil(LOG_PAGE_RECORDS as u64).min(self.written_pages);
+            next = next.max(of_page(range.start));
+            while next < end {
+                let count = usize::try_from(end - next).unwrap_or(usize::MAX).min(COPIED_PAGES);
+                buffer.resize(count * FRAME_BYTES);
+                if self.file.read_at(self.offset_of(next), &mut buffer).is_err() {
+                    self.counters.damaged_pages += count as u64;
+                    // No frame has these bytes.
+                    buffer.fill(0);
+                }
+                file.write_at((next - lost) * FRAME_BYTES as u64, &buffer)?;
+                self.counters.bytes_read += buffer.len() as u64;
+                self.counters.bytes_written += buffer.len() as u64;
+                next += count as u64;
             }
-            file.write_at(to, &buffer)?;
-            let len = buffer.len() as u64;
-            (next, to) = (next + count as u64, to + len);
-            self.counters.bytes_read += len;
-            self.counters.bytes_written += len;
         }
-        (self.file, self.lost_pages) = (file, first);
+        file.set_len((self.written_pages - lost) * FRAME_BYTES as u64)?;
+        (self.file, self.lost_pages) = (file, lost);
         self.file.sync()
     }
 
@@ -468,7 +473,8 @@ mod tests {
         append(&mut log, 300 * page);
         log.sync().unwrap();
         disk.damage("a", |bytes| bytes[295 * FRAME_BYTES + 50] ^= 1);
-        log.compact(create("b"), 200).unwrap();
+        let kept = [100 * page + 7..130 * page, 135 * page..135 * page + 1, 290 * page..300 * page];
+        log.compact(create("b"), &kept).unwrap();
         assert_eq!((log.first_position(), log.next_position()), (Position(100 * page), Position(300 * page)));
         append(&mut log, page + 7);
         let check = |log: &mut ArrivalLog, start: u64, records: u32, expected: std::ops::Range<u64>| {
@@ -483,6 +489,9 @@ mod tests {
             check(log, 0, 500, 0..0);
             check(log, 99 * page, 250, 100 * page..99 * page + 250);
             check(log, 120 * page + 5, 400, 120 * page + 5..120 * page + 405);
+            // A hole is behind, of pages that are in no range.
+            check(log, 129 * page, 3 * 102, 129 * page..130 * page);
+            check(log, 133 * page, 4 * 102, 135 * page..136 * page);
             // The damaged page is lost, and no other.
             check(log, 295 * page - 3, 103, 295 * page - 3..295 * page);
             check(log, 299 * page, 300, 299 * page..301 * page + 7);
@@ -493,7 +502,7 @@ mod tests {
         check_all(&mut ArrivalLog::open(Arc::clone(&file), 9, 100..302, TAIL_PAGES).unwrap());
         assert!(ArrivalLog::open(file, 9, 100..303, TAIL_PAGES).is_err());
         // All pages may go.
-        log.compact(create("c"), 0).unwrap();
+        log.compact(create("c"), &[]).unwrap();
         assert_eq!(log.first_position(), Position(302 * page));
         append(&mut log, 3);
         check(&mut log, 300 * page, 1_000, 302 * page..302 * page + 3);

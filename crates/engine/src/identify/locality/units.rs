@@ -5,24 +5,42 @@
 //! "Avoiding the Disk Bottleneck in the Data Domain Deduplication File System", FAST 2008, section 4.2, there "locality
 //! preserved caching"). A unit of the stream log is a stream segment.
 //!
-//! The files `units.N` and `segments.N` of a checkpoint hold the positions at which units begin, ascending, 8 bytes each. In
-//! memory they take as much, and the cache gives that memory up.
+//! A unit whose records the log has dropped stays as a gap: it leads to nothing, and adjacent gaps are one.
+//!
+//! The files `units.N` and `segments.N` of a checkpoint hold the number of units, 8 bytes, and the positions at which they begin,
+//! ascending, 8 bytes each, of which the highest bit marks a gap. In `units.N` the first position of each container follows, in the
+//! order of their ordinals, with all bits set if it is unknown. In memory they take as much, and the cache gives that memory up.
 #![deny(clippy::indexing_slicing)]
 
+use std::ops::Range;
+
+use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
-use crate::identify::locality::arrival_log::LogWindow;
-use crate::kv::{Position, SealedReader, SealedWriter};
+use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogWindow};
+use crate::kv::{Ordinal, Position, SealedReader, SealedWriter};
 
 /// Bytes of a position in the file.
 const POSITION_BYTES: usize = 8;
 /// Positions that one call reads or writes.
 const POSITIONS_PER_CALL: usize = 2048;
 
+/// The bit of the beginning of a gap.
+const GAP: u64 = 1 << 63;
+
+fn first_of(start: u64) -> u64 {
+    start & !GAP
+}
+
 /// The beginnings of all units of a log.
 #[derive(Debug, Default)]
 pub(in crate::identify) struct Units {
-    /// Positions of their first records, ascending.
+    /// Positions of their first records, ascending, with [`GAP`].
     starts: Vec<u64>,
+    /// First position of each container by ordinal, of the arrival log.
+    of_containers: Vec<u64>,
+    /// Gaps, and their records.
+    gaps: u64,
+    gap_records: u64,
 }
 
 impl Units {
@@ -33,12 +51,75 @@ impl Units {
         }
     }
 
-    /// Forgets units that end before the first record of the log.
-    pub(in crate::identify) fn drop_before(&mut self, first: Position) {
-        // The unit that holds the first record stays.
-        let kept = self.starts.partition_point(|start| *start <= first.0).saturating_sub(1);
-        self.starts.drain(..kept);
+    /// Begins the unit of a container.
+    pub(in crate::identify) fn begin_container(&mut self, next: Position, Ordinal(ordinal): Ordinal) {
+        self.begin(next);
+        let ordinal = ordinal as usize;
+        if self.of_containers.len() <= ordinal {
+            self.of_containers.resize(ordinal + 1, Position::NONE.0);
+        }
+        if let Some(first) = self.of_containers.get_mut(ordinal) {
+            *first = next.0;
+        }
+    }
+
+    /// Returns the position of the first record of a container.
+    pub(in crate::identify) fn of_container(&self, Ordinal(ordinal): Ordinal) -> Option<Position> {
+        let first = self.of_containers.get(ordinal as usize)?;
+        (*first != Position::NONE.0).then_some(Position(*first))
+    }
+
+    /// Returns the index of the unit that holds a record; `None` before the first one.
+    pub(in crate::identify) fn index_of(&self, number: u64) -> Option<usize> {
+        self.starts.partition_point(|start| first_of(*start) <= number).checked_sub(1)
+    }
+
+    /// Returns true if a unit, and no gap, holds a record.
+    pub(in crate::identify) fn holds(&self, number: u64) -> bool {
+        self.index_of(number).and_then(|index| self.starts.get(index)).is_some_and(|start| start & GAP == 0)
+    }
+
+    /// Drops all units of a log that ends at `end` but the last one and those of a set of indexes, each with `following` units after it.
+    /// Returns the records that stay, as ascending ranges.
+    pub(in crate::identify) fn keep(&mut self, named: &Bitmap, following: u32, end: Position) -> Vec<Range<u64>> {
+        let old = std::mem::take(&mut self.starts);
+        let (mut kept, mut until): (Vec<Range<u64>>, _) = (Vec::new(), 0);
+        for (index, start) in old.iter().enumerate() {
+            let number = u32::try_from(index).unwrap_or(u32::MAX);
+            if named.contains(number) {
+                until = index + following as usize + 1;
+            }
+            let is_kept = start & GAP == 0 && (index < until || index + 1 == old.len());
+            let (first, next) = (first_of(*start), old.get(index + 1).map_or(end.0, |next| first_of(*next)));
+            if is_kept {
+                self.starts.push(first);
+                match kept.last_mut() {
+                    Some(last) if last.end == first => last.end = next,
+                    _ => kept.push(first..next),
+                }
+            } else if self.starts.last().is_some_and(|last| last & GAP == 0) {
+                // Before the first unit that stays there is no gap: the log begins there.
+                self.starts.push(first | GAP);
+            }
+        }
         self.starts.shrink_to_fit();
+        self.count_gaps(end);
+        kept
+    }
+
+    fn count_gaps(&mut self, end: Position) {
+        let ends = self.starts.iter().skip(1).map(|start| first_of(*start)).chain([end.0]);
+        let gaps = self.starts.iter().zip(ends).filter(|(start, _)| *start & GAP != 0);
+        (self.gaps, self.gap_records) = gaps
+            .fold((0, 0), |(gaps, records), (start, end)| (gaps + 1, records + end.saturating_sub(first_of(*start))));
+    }
+
+    /// Returns the whole pages of the log that are in gaps.
+    pub(in crate::identify) fn gap_pages(&self) -> u64 {
+        let ends = self.starts.iter().skip(1).map(|start| first_of(*start));
+        let gaps = self.starts.iter().zip(ends).filter(|(start, _)| *start & GAP != 0);
+        let page = LOG_PAGE_RECORDS as u64;
+        gaps.map(|(start, end)| (end / page).saturating_sub(first_of(*start).div_ceil(page))).sum()
     }
 
     /// Returns the unit that holds a record of a log that ends at `end`, and `more` units after it; `None` if none does. Of more
@@ -50,12 +131,14 @@ impl Units {
         more: u32,
         records_max: u32,
     ) -> Option<LogWindow> {
-        let following = self.starts.partition_point(|start| *start <= position.0);
-        let start = *self.starts.get(following.checked_sub(1)?)?;
+        let index = self.index_of(position.0)?;
+        let start = *self.starts.get(index).filter(|start| **start & GAP == 0)?;
         if end <= position {
             return None;
         }
-        let end = self.starts.get(following.saturating_add(more as usize)).map_or(end.0, |next| *next);
+        let after = self.starts.get(index + 1..).unwrap_or_default().iter();
+        let next = after.enumerate().find(|(number, start)| more as usize <= *number || **start & GAP != 0);
+        let end = next.map_or(end.0, |(_, start)| first_of(*start));
         let max = u64::from(records_max);
         let start = if max < end - start { position.0.min(end.saturating_sub(max)).max(start) } else { start };
         let records = (end - start).min(max);
@@ -64,19 +147,25 @@ impl Units {
 
     /// Returns the mean number of records of a unit in a log that ends at `end`; 0 without units.
     pub(in crate::identify) fn mean_records(&self, end: Position) -> u64 {
-        let first = self.starts.first().map_or(end.0, |first| *first);
-        end.0.saturating_sub(first) / (self.starts.len() as u64).max(1)
+        let first = self.starts.first().map_or(end.0, |first| first_of(*first));
+        end.0.saturating_sub(first + self.gap_records) / (self.starts.len() as u64 - self.gaps).max(1)
+    }
+
+    /// Returns true if there are none.
+    pub(in crate::identify) fn is_empty(&self) -> bool {
+        self.starts.is_empty()
     }
 
     /// Returns the memory that the units take.
     pub(in crate::identify) fn memory_bytes(&self) -> usize {
-        self.starts.capacity() * size_of::<u64>()
+        (self.starts.capacity() + self.of_containers.capacity()) * size_of::<u64>()
     }
 
     /// Writes the units to a file of a checkpoint.
     pub(in crate::identify) fn save(&self, to: &mut SealedWriter) -> Result<()> {
-        for starts in self.starts.chunks(POSITIONS_PER_CALL) {
-            to.write(&starts.iter().flat_map(|start| start.to_le_bytes()).collect::<Vec<u8>>())?;
+        to.write(&(self.starts.len() as u64).to_le_bytes())?;
+        for positions in self.starts.chunks(POSITIONS_PER_CALL).chain(self.of_containers.chunks(POSITIONS_PER_CALL)) {
+            to.write(&positions.iter().flat_map(|position| position.to_le_bytes()).collect::<Vec<u8>>())?;
         }
         Ok(())
     }
@@ -84,25 +173,37 @@ impl Units {
     /// Reads the units of a log that ends at `end`.
     pub(in crate::identify) fn load(mut from: SealedReader, end: Position) -> Result<Self> {
         let damaged = |reason: &str| Error::damaged("units of a log", reason);
-        let mut starts = Vec::new();
+        if from.left() < POSITION_BYTES as u64 || !from.left().is_multiple_of(POSITION_BYTES as u64) {
+            return Err(damaged("ends early"));
+        }
+        let mut count = [0; POSITION_BYTES];
+        from.read(&mut count)?;
+        let count = u64::from_le_bytes(count);
+        let mut units = Self::default();
         let mut buffer = Vec::new();
         while from.left() != 0 {
             let left = usize::try_from(from.left()).unwrap_or(usize::MAX);
-            if !left.is_multiple_of(POSITION_BYTES) {
-                return Err(damaged("ends early"));
-            }
             buffer.resize(left.min(POSITIONS_PER_CALL * POSITION_BYTES), 0);
             from.read(&mut buffer)?;
             for bytes in buffer.as_chunks::<POSITION_BYTES>().0 {
-                let start = u64::from_le_bytes(*bytes);
-                if end.0 <= start || starts.last().is_some_and(|last| start <= *last) {
+                let position = u64::from_le_bytes(*bytes);
+                if count <= units.starts.len() as u64 {
+                    units.of_containers.push(if position < end.0 { position } else { Position::NONE.0 });
+                    continue;
+                }
+                let last = units.starts.last().map(|last| first_of(*last));
+                if end.0 <= first_of(position) || last.is_some_and(|last| first_of(position) <= last) {
                     return Err(damaged("not in order"));
                 }
-                starts.push(start);
+                units.starts.push(position);
             }
         }
+        if (units.starts.len() as u64) < count {
+            return Err(damaged("ends early"));
+        }
         from.finish()?;
-        Ok(Self { starts })
+        units.count_gaps(end);
+        Ok(units)
     }
 }
 
@@ -159,11 +260,43 @@ mod tests {
         assert_eq!(with_more(7, u32::MAX, 100), Some(unit(5, 95)));
         assert_eq!(with_more(7, 2, 40), Some(unit(7, 40)));
         assert_eq!(with_more(39, 1, 10), Some(unit(31, 10)));
-        units.drop_before(Position(40));
-        let kept: Vec<_> = [39, 40, 41].map(|position| units.around(Position(position), Position(100), 0, 9)).into();
-        assert_eq!(kept, [None, Some(unit(40, 1)), Some(unit(41, 9))]);
-        units.drop_before(Position(99));
-        assert_eq!(units.around(Position(41), Position(100), 0, 9), Some(unit(41, 9)));
+    }
+
+    #[test]
+    fn units_that_nothing_names_become_gaps_which_lead_to_nothing() {
+        let mut units = Units::default();
+        (0..10).for_each(|number| units.begin(Position(number * 1_000)));
+        let end = Position(10_000);
+        let mut named = Bitmap::default();
+        [2, 6].into_iter().for_each(|number| named.insert(number));
+        assert_eq!(units.keep(&named, 1, end), [2_000..4_000, 6_000..8_000, 9_000..10_000]);
+        let held: Vec<_> = (0..10).filter(|number| units.holds(number * 1_000 + 999)).collect();
+        assert_eq!(held, [2, 3, 6, 7, 9]);
+        let around = |position, more| units.around(Position(position), end, more, 9_000);
+        assert_eq!((around(5_500, 0), around(1_500, 0)), (None, None));
+        assert_eq!((around(2_500, 5), around(7_001, 0)), (Some(unit(2_000, 2_000)), Some(unit(7_000, 1_000))));
+        assert_eq!((units.mean_records(end), units.gap_pages()), (1_000, 18 + 9));
+        // Indexes are those of what is left: 2, 3, a gap, 6, 7, a gap, 9.
+        let mut named = Bitmap::default();
+        named.insert(4);
+        assert_eq!(units.keep(&named, 0, end), [7_000..8_000, 9_000..10_000]);
+        let disk = SimDisk::default();
+        let seal = saved(&disk, |to| units.save(to).unwrap());
+        let loaded = loaded(&disk, seal, end.0).unwrap();
+        assert_eq!((loaded.gap_pages(), loaded.mean_records(end)), (units.gap_pages(), 1_000));
+        assert_eq!(units.keep(&Bitmap::default(), 0, end), [9_000..10_000]);
+    }
+
+    #[test]
+    fn the_first_records_of_containers_are_known_by_their_ordinals() {
+        let mut units = Units::default();
+        units.begin_container(Position(0), Ordinal(3));
+        units.begin_container(Position(50), Ordinal(0));
+        let disk = SimDisk::default();
+        let seal = saved(&disk, |to| units.save(to).unwrap());
+        let loaded = loaded(&disk, seal, 90).unwrap();
+        let found = [0, 1, 3, 9].map(|ordinal| loaded.of_container(Ordinal(ordinal)));
+        assert_eq!(found, [Some(Position(50)), None, Some(Position(0)), None]);
     }
 
     #[test]
@@ -181,12 +314,16 @@ mod tests {
         assert!(loaded(&disk, seal, *units.starts.last().unwrap()).is_err(), "a unit begins after the end of the log");
         for wrong in [&[7_u64, 7][..], &[9, 3]] {
             let disk = SimDisk::default();
-            let seal = saved(&disk, |to| wrong.iter().for_each(|start| to.write(&start.to_le_bytes()).unwrap()));
+            let seal = saved(&disk, |to| {
+                [2].iter().chain(wrong).for_each(|start: &u64| to.write(&start.to_le_bytes()).unwrap());
+            });
             assert!(loaded(&disk, seal, 100).is_err(), "{wrong:?}");
         }
-        let disk = SimDisk::default();
-        let seal = saved(&disk, |to| to.write(&[1; 12]).unwrap());
-        assert!(loaded(&disk, seal, u64::MAX).is_err());
+        for short in [&[1; 12][..], &[1; 8], &[]] {
+            let disk = SimDisk::default();
+            let seal = saved(&disk, |to| to.write(short).unwrap());
+            assert!(loaded(&disk, seal, u64::MAX).is_err());
+        }
         let disk = SimDisk::default();
         let seal = saved(&disk, |to| units.save(to).unwrap());
         disk.damage("units", |bytes| bytes.iter_mut().skip(4_000).take(1).for_each(|byte| *byte ^= 1));

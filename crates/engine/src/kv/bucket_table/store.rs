@@ -13,6 +13,7 @@ use crate::io::{Disk, DiskFile, Host};
 use crate::kv::bucket_table::bucket_name::BucketName;
 use crate::kv::bucket_table::flush::FlushDone;
 use crate::kv::bucket_table::lookup::LookupDone;
+use crate::kv::bucket_table::page::{decode_entry, key_of};
 use crate::kv::bucket_table::spec::TableSpec;
 use crate::kv::bucket_table::table::Table;
 use crate::kv::sealed::{SealedReader, SealedWriter};
@@ -201,8 +202,14 @@ impl EntryStore for BucketTable {
     fn keys_in(&mut self, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) -> Result<()> {
         // The table is whole only between two flushes.
         self.finish_flush()?;
-        self.table.scan(&*self.disk, heads, each);
+        self.table.scan(&*self.disk, heads, &mut |entry| each(&Key(*key_of(entry))));
         Ok(())
+    }
+
+    fn list(&mut self, each: &mut dyn FnMut(&Entry)) -> Result<bool> {
+        self.finish_flush()?;
+        self.table.scan(&*self.disk, 0..=u64::MAX, &mut |entry| each(&decode_entry(entry)));
+        Ok(true)
     }
 
     fn save(&mut self, generation: u64, _containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {

@@ -33,7 +33,7 @@ use crate::kv::bucket_table::flush_state::{FlushState, Target};
 use crate::kv::bucket_table::lookup::{LookupDone, LookupEffects, LookupJob, Lookups};
 use crate::kv::bucket_table::manifest::{Manifest, read_manifest};
 use crate::kv::bucket_table::memtable::Memtable;
-use crate::kv::bucket_table::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES, decode_entry, key_of};
+use crate::kv::bucket_table::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES, decode_entry, head_of};
 use crate::kv::bucket_table::run_source::RunIo;
 use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, TableSpec};
 use crate::kv::sealed::{SealedReader, SealedWriter};
@@ -275,15 +275,19 @@ impl Table {
         from.finish()
     }
 
-    /// Calls `each` with every key whose head is in a range, in no particular order, without keys on damaged pages. No
+    /// Calls `each` with every entry whose head is in a range, in no particular order, without those on damaged pages. No
     /// flush may be running.
-    pub(crate) fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
+    pub(in crate::kv) fn scan(
+        &mut self,
+        disk: &dyn Disk,
+        heads: RangeInclusive<u64>,
+        each: &mut dyn FnMut(&EntryBytes),
+    ) {
         let mut buffers = self.flush.take_buffers();
         let mut buffered = Vec::new();
         let mut each = |entry: &EntryBytes| {
-            let key = Key(*key_of(entry));
-            if heads.contains(&key.head()) {
-                each(&key);
+            if heads.contains(&head_of(entry)) {
+                each(entry);
             }
         };
         let mut io = RunIo::new(disk, self.runs.file());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::io::DeviceProfile;
+use crate::kv::bucket_table::page::key_of;
 use crate::kv::{BucketReads, Position, Seal};
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
@@ -78,7 +79,7 @@ fn everything_added_is_found_through_flushes_merges_and_a_reopening_with_less_me
     assert!(table.longest_chain() <= 4);
     check(&mut table, &disk, &model, 0..40_000);
     let mut keys = 0;
-    table.scan(&disk, 0..=u64::MAX, &mut |key| keys += u64::from(model.contains_key(key)));
+    table.scan(&disk, 0..=u64::MAX, &mut |entry| keys += u64::from(model.contains_key(&Key(*key_of(entry)))));
     assert_eq!(keys, 30_000);
     let saved = save(&mut table, &disk);
     drop(table);

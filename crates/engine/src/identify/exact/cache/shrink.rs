@@ -1,12 +1,15 @@
 //! A cache that gives memory back.
 
-use crate::identify::exact::cache::{Cache, FOUND_RECORDS_MIN, Window, blocks_of, index, number};
+use crate::identify::exact::cache::{
+    BLOCK_BYTES, Cache, FOUND_RECORDS_MIN, START_BYTES, Window, blocks_of, index, number,
+};
 
 impl Cache {
     /// Reduces the cache to `bytes` and frees the rest of its memory; the least recently used windows leave. Does nothing if
     /// the cache is not larger.
     pub(in crate::identify) fn shrink(&mut self, bytes: usize) {
-        let capacity = blocks_of(bytes);
+        let per_block = if self.units_max.is_some() { BLOCK_BYTES + START_BYTES } else { BLOCK_BYTES };
+        let capacity = blocks_of(bytes / per_block * BLOCK_BYTES);
         if self.capacity <= capacity {
             return;
         }
@@ -57,7 +60,9 @@ impl Cache {
         self.newest = windows.len().checked_sub(1).map(number);
         self.oldest = self.newest.map(|_| 0);
         // The newest of several comes last.
-        let found = windows.iter().zip(0..).filter(|(window, _)| FOUND_RECORDS_MIN <= index(window.len));
+        let are_units = self.units_max.is_some();
+        let is_found = |window: &Window| are_units || FOUND_RECORDS_MIN <= index(window.len);
+        let found = windows.iter().zip(0..).filter(|(window, _)| is_found(window));
         self.starts = found.map(|(window, number)| (window.start.0, number)).collect();
         (self.windows, self.free_window) = (windows, None);
         self.blocks.truncate(self.capacity);
