@@ -103,6 +103,18 @@ fn a_key_slot_that_cannot_be_read_makes_its_listing_fail() {
     }
 }
 
+/// The first version of the format sealed labels with passwords.
+#[test]
+fn a_key_slot_whose_label_does_not_open_is_listed_as_of_unknown_origin() {
+    let fixture = Fixture::encrypted();
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/formats/v1");
+    let copied = std::process::Command::new("cp").args(["-r", old, "old"]).current_dir(fixture.path("")).status();
+    assert!(copied.unwrap().success());
+    let list = ["-r", "old/repo", "-p", "old/password", "key", "list"];
+    let listed = fixture.run(list).code(0).says("its label does not open");
+    assert!(listed.stdout().contains("unknown"), "{}", listed.stdout());
+}
+
 fn slots(fixture: &Fixture) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(fixture.path("repository/keys")).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
