@@ -254,8 +254,12 @@ def open_slot(data, repository_id, slot_id, password):
     require(found_repository == repository_id, "belongs to another repository")
     require(found_slot == slot_id, "was made under another name")
     require(kind == 1 and epoch == 0, f"has kind {kind} and key epoch {epoch}, which is reserved")
-    require(50 <= sealed_len <= 4096, f"has a body of {sealed_len} bytes")
+    require(48 <= sealed_len <= 4096, f"has a body of {sealed_len} bytes")
     sealed = fields.take(sealed_len)
+    if data[4] == 2:
+        (label_len,) = fields.unpack("I")
+        require(1 <= label_len <= 4096, f"has a label of {label_len} bytes")
+        fields.take(label_len)
     fields.end()
     require(1 <= lanes <= 64 and 1 <= passes <= 32 and 8 * lanes <= memory <= 4_194_304, "Argon2 limits are exceeded")
     derived = argon2id(password, salt, memory, passes, lanes)
@@ -263,9 +267,7 @@ def open_slot(data, repository_id, slot_id, password):
     if keyed_hash(wrapping_key, b"commit") != commitment:
         return None
     associated = repository_id + slot_id + salt + commitment + struct.pack("<Iq", epoch, made_at)
-    body = Reader(unseal(wrapping_key, DOMAIN_SLOT, 0, sealed, associated))
-    master_key, _user, _host = body.take(32), text(body.string()), text(body.string())
-    return master_key
+    return Reader(unseal(wrapping_key, DOMAIN_SLOT, 0, sealed, associated)).take(32)
 
 def parse_fields(body, known, many):
     """Section "Sessions, commits": `{tag: [value, ...]}`; unknown tags from 128 on are passed over."""

@@ -284,11 +284,11 @@ def fixed_objects(expected):
     slot_id, salt, made_at = bytes(range(0x80, 0x90)), bytes(range(0x90, 0xB0)), struct.pack("<q", SECONDS)
     wrapping_key = derive_key("onefold v1 key slot", argon2id(b"onefold", salt, 64, 1, 1) + REPOSITORY + slot_id)
     commitment = keyed_hash(wrapping_key, b"commit")
-    body = MASTER_KEY + string(b"user") + string(b"host")
     associated = REPOSITORY + slot_id + salt + commitment + u32(0) + made_at
-    sealed = AESGCM(wrapping_key).encrypt(nonce(DOMAIN_SLOT, 0), body, associated)
-    slot = MAGIC + bytes([1, 0, 8, 1]) + REPOSITORY + slot_id + bytes([1, 0, 0, 0]) + u32(0) + made_at
-    slot += struct.pack("<III", 64, 1, 1) + salt + commitment + u32(len(sealed)) + sealed
+    sealed = AESGCM(wrapping_key).encrypt(nonce(DOMAIN_SLOT, 0), MASTER_KEY, associated)
+    label = AESGCM(KEYS.object_key(8, salt)).encrypt(nonce(DOMAIN_SLOT, 0), string(b"user") + string(b"host"), associated)
+    slot = MAGIC + bytes([2, 0, 8, 1]) + REPOSITORY + slot_id + bytes([1, 0, 0, 0]) + u32(0) + made_at
+    slot += struct.pack("<III", 64, 1, 1) + salt + commitment + u32(len(sealed)) + sealed + u32(len(label)) + label
     slot += plain_hash(slot)
     assert parse_config(expected["config"]).encrypted
     assert parse_config(expected["config_clear"]).master_key == MASTER_KEY

@@ -369,7 +369,7 @@ impl Index {
     }
 }
 
-/// A key slot as `key list` lists it. Who made it is sealed, and known only of the slot in use.
+/// A key slot as `key list` lists it. The names are empty if its label does not open.
 #[derive(Serialize)]
 pub(crate) struct KeyObject {
     pub(crate) current: bool,

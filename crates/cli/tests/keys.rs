@@ -64,13 +64,18 @@ fn parameters_that_make_no_repository_are_refused() {
 fn passwords_come_and_go() {
     let fixture = Fixture::encrypted();
     std::fs::write(fixture.path("new"), "second\n").unwrap();
-    fixture.run(["key", "add", "--new-password-file", "new"]).code(0);
+    fixture.run(["key", "add", "--new-password-file", "new", "--user", "ann", "--host", "attic"]).code(0);
     let keys = fixture.run(["key", "list", "--json"]).code(0).json();
     let keys = keys.as_array().unwrap();
     assert_eq!(keys.len(), 2);
     let id = |current: bool| keys.iter().find(|key| key["current"] == current).unwrap()["id"].as_str().unwrap();
-    let current = keys.iter().find(|key| key["current"] == true).unwrap();
-    assert!(!current["userName"].as_str().unwrap().is_empty() && !current["hostName"].as_str().unwrap().is_empty());
+    let labels = |keys: &[serde_json::Value]| -> Vec<_> {
+        keys.iter().map(|key| ["userName", "hostName", "created"].map(|name| key[name].clone())).collect()
+    };
+    assert!(labels(keys).iter().flatten().all(|text| !text.as_str().unwrap().is_empty()), "{keys:?}");
+    assert!(labels(keys).iter().any(|label| label[..2] == ["ann", "attic"]), "{keys:?}");
+    let other = with_password(&fixture, "second", &["key", "list", "--json"]).code(0).json();
+    assert_eq!(labels(other.as_array().unwrap()), labels(keys));
     fixture.run(["key", "remove", id(true)]).code(1).says("in use");
     fixture.run(["key", "remove", "zz"]).code(1).says("not found");
     fixture.run(["key", "remove", &id(false)[..8]]).code(0).says("has not changed");
@@ -96,6 +101,18 @@ fn a_key_slot_that_cannot_be_read_makes_its_listing_fail() {
         let ran = fixture.run(arguments).code(1).says("keys/").says("not all key slots can be read");
         assert_ne!(ran.stdout(), "");
     }
+}
+
+/// The first version of the format sealed labels with passwords.
+#[test]
+fn a_key_slot_whose_label_does_not_open_is_listed_as_of_unknown_origin() {
+    let fixture = Fixture::encrypted();
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/formats/v1");
+    let copied = std::process::Command::new("cp").args(["-r", old, "old"]).current_dir(fixture.path("")).status();
+    assert!(copied.unwrap().success());
+    let list = ["-r", "old/repo", "-p", "old/password", "key", "list"];
+    let listed = fixture.run(list).code(0).says("its label does not open");
+    assert!(listed.stdout().contains("unknown"), "{}", listed.stdout());
 }
 
 fn slots(fixture: &Fixture) -> Vec<std::path::PathBuf> {

@@ -53,7 +53,7 @@ fn base(seed: u64) -> Base {
     println!("seed {seed}");
     let world = World::new(seed);
     let store = world.create(SMALL).unwrap();
-    let (key, _, _) = unlock(&*world.objects(), store.config.repository, PASSWORD, &SlotPolicy::default()).unwrap();
+    let (key, _) = unlock(&*world.objects(), store.config.repository, PASSWORD, &SlotPolicy::default()).unwrap();
     let new = NewSlot { password: b"another", cost: CHEAP, label: &SlotLabel::default() };
     add_slot(&*world.objects(), &*world.host, store.config.repository, &key, new).unwrap();
     let source = tree(FILES);

@@ -8,7 +8,7 @@ use onefold_engine::backup::Monitor;
 use onefold_engine::codec::{put_string, put_varint};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{Packer, Region, RegionChunk, Sealer};
-use onefold_engine::crypto::slot::{PasswordCost, Slot, hex};
+use onefold_engine::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os_source::OsSource;
@@ -585,6 +585,7 @@ fn plant(store: &Store, id: u8, cost: PasswordCost) {
         commitment: [id; 32],
         key_epoch: 0,
         sealed: vec![id; 100],
+        sealed_label: Vec::new(),
     };
     let bytes = encode_slot(store.config.repository, &slot);
     for copy in ObjectCopy::BOTH {
@@ -632,8 +633,8 @@ fn no_more_slots_are_made_than_are_tried() {
     let world = World::new(3);
     let store = world.create(SMALL).unwrap();
     let (repo, repository) = (world.objects(), store.config.repository);
-    let (key, slot, label) = unlock(&*repo, repository, PASSWORD, &SlotPolicy::default()).unwrap();
-    let new = NewSlot { password: b"another", cost: CHEAP, label: &label };
+    let (key, slot) = unlock(&*repo, repository, PASSWORD, &SlotPolicy::default()).unwrap();
+    let new = NewSlot { password: b"another", cost: CHEAP, label: &SlotLabel::default() };
     for _ in 1..SLOTS_MAX {
         add_slot(&*repo, &*world.host, repository, &key, new).unwrap();
     }

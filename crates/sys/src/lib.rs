@@ -1,5 +1,5 @@
 //! Safe interfaces to parts of I/O that need `unsafe`: memory aligned for direct I/O, batches through `io_uring`,
-//! mapped memory, the errors of `close`, names of users and groups, limits of the heap, and an allocator that ends the process when the system refuses
+//! mapped memory, the errors of `close`, limits of the heap, and an allocator that ends the process when the system refuses
 //! memory.
 //!
 //! The crate is thin on purpose. Every item is safe to call, and every `unsafe` block states why it is sound.
@@ -9,7 +9,6 @@ mod buffer;
 mod closing;
 mod heap;
 mod mapping;
-mod owners;
 mod refusal;
 mod ring;
 mod ticks;
@@ -19,7 +18,6 @@ pub use buffer::{ALIGNMENT, AlignedBuffer, advise_huge_pages};
 pub use closing::report_close;
 pub use heap::limit_arenas;
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
-pub use owners::{group_id, group_name, user_id, user_name};
 pub use refusal::{EndOnRefusal, answer_refusals};
 pub use ring::{DEPTH, Memory, Operation, OwnedRead, ReadQueue, Ring};
 pub use ticks::{ticks, ticks_in_order};

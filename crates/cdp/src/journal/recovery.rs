@@ -52,6 +52,20 @@ pub(super) struct Resumed {
     pub(super) number: u64,
 }
 
+impl Resumed {
+    fn after(
+        next: Chain,
+        (time, end): (u64, End),
+        segments: Vec<(u64, Lsn)>,
+        (free, file_number): (Vec<u64>, u64),
+    ) -> Self {
+        let first = segments.first().map_or(next.lsn, |(_, first)| *first);
+        let number = segments.last().map_or(1, |(last, _)| last + 1);
+        let recovered = Recovered { first, next: next.lsn, time, end };
+        Self { recovered, segments, free, file_number, next, number }
+    }
+}
+
 /// Finds the end of the journal and frees what is after it. Fails if the journal has not come as far as its head says. `boot` is that of
 /// the system.
 pub(super) fn recover(directory: &Directory, head: &mut Head, boot: [u8; 16]) -> Result<Resumed> {
@@ -116,10 +130,7 @@ pub(super) fn recover(directory: &Directory, head: &mut Head, boot: [u8; 16]) ->
     let kept = begun.iter().take(segments);
     let segments: Vec<(u64, Lsn)> =
         kept.filter_map(|(number, segment)| Some((*number, segment.as_ref()?.start.lsn))).collect();
-    let first = segments.first().map_or(next.lsn, |(_, first)| *first);
-    let number = segments.last().map_or(1, |(last, _)| last + 1);
-    let recovered = Recovered { first, next: next.lsn, time, end };
-    Ok(Resumed { recovered, segments, free, file_number, next, number })
+    Ok(Resumed::after(next, (time, end), segments, (free, file_number)))
 }
 
 /// Finds the records that continue a checkpoint without a hole, and sets all other segments aside. Without such records, the journal begins
@@ -154,11 +165,8 @@ pub(super) fn salvage(directory: &Directory, stored: Lsn) -> Result<Resumed> {
     }
     directory.disk.sync_dir(&directory.dir)?;
     let segments: Vec<(u64, Lsn)> = kept.iter().map(|segment| (segment.number, segment.start.lsn)).collect();
-    let first = segments.first().map_or(next.lsn, |(_, first)| *first);
-    let number = segments.last().map_or(1, |(last, _)| last + 1);
     let file_number = listing.free.iter().max().map_or(1, |last| last + 1);
-    let recovered = Recovered { first, next: next.lsn, time, end: End::Torn };
-    Ok(Resumed { recovered, segments, free: Vec::new(), file_number, next, number })
+    Ok(Resumed::after(next, (time, End::Torn), segments, (Vec::new(), file_number)))
 }
 
 /// Writes the beginning of a segment again, as it is read, and makes it durable.

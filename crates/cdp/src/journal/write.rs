@@ -70,7 +70,7 @@ struct Writer {
     filling: Option<(u64, Background<Result<()>>)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     open: OpenFrame,
     /// Memory of the frame before, for the next one.

@@ -29,7 +29,6 @@ struct Unlocked<'a> {
     opened: Opened,
     key: MasterKey,
     slot: Slot,
-    label: SlotLabel,
 }
 
 /// Runs a `key` command.
@@ -38,8 +37,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     let Some(password) = &opened.password else {
         bail!("the repository is not encrypted: there are no passwords to manage");
     };
-    let (key, slot, label) = unlock(&*opened.store.objects, opened.store.config.repository, password, &settings.slots)?;
-    let unlocked = Unlocked { output, policy: &settings.slots, opened, key, slot, label };
+    let (key, slot) = unlock(&*opened.store.objects, opened.store.config.repository, password, &settings.slots)?;
+    let unlocked = Unlocked { output, policy: &settings.slots, opened, key, slot };
     match command {
         KeyCommand::List => list(output, &unlocked),
         KeyCommand::Add(args) => {
@@ -63,8 +62,10 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     found.slots.sort_by_key(|slot| (slot.created, slot.id));
     let keys = found.slots.iter().map(|slot| {
         let current = slot.id == unlocked.slot.id;
-        // A slot's user and host are encrypted with the slot's password, so only those of the slot in use are known.
-        let label = if current { unlocked.label.clone() } else { SlotLabel::default() };
+        let label = slot.label(&store.keys, store.config.repository).unwrap_or_else(|| {
+            output.warn(&format!("key slot {}: unknown who made it: its label does not open", hex(&slot.id)));
+            SlotLabel::default()
+        });
         let created = text::local_time(slot.created);
         KeyObject { current, id: hex(&slot.id), user_name: label.user, host_name: label.host, created }
     });
@@ -77,7 +78,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
             let mark = if key.current { '*' } else { ' ' };
             let id: String = key.id.chars().take(SHORT_ID_LEN).collect();
             let printable = |label: &str| String::from_utf8_lossy(&output.printable(label.as_bytes())).into_owned();
-            let shown = |label: &str| if label.is_empty() { "(encrypted)".to_owned() } else { printable(label) };
+            let shown = |label: &str| if label.is_empty() { "unknown".to_owned() } else { printable(label) };
             let (user, host) = (shown(&key.user_name), shown(&key.host_name));
             output.line(format!("{mark}{id}  {}  {user:12}  {host}", key.created))?;
         }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use crate::collect::collector::Collector;
-use crate::collect::copy::{CopyRequest, copy_refreshed};
+use crate::collect::copy::copy_refreshed;
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::plan::numbers;
 use crate::collect::request::PruneReport;
@@ -28,26 +28,12 @@ impl Collector<'_> {
         if plan.copy.is_empty() {
             return Ok((Vec::new(), false));
         }
-        let budget = self.survey.copy_budget();
         let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
         let mut copy = plan.copy.clone();
         let bases = BaseReader::new(self.store, listed, self.survey.memory() / 16);
         let mut lacks_space = false;
         loop {
-            let request = CopyRequest {
-                store: self.store,
-                session: Some(&self.session),
-                containers,
-                bases: &bases,
-                copy: &copy,
-                classes: &classes,
-                leaves_dead: self.request.options.max_unused.is_nothing(),
-                copies: self.request.copies,
-                budget,
-                scratch: &self.request.scratch,
-                driver: &self.request.driver,
-                monitor: self.survey.monitor,
-            };
+            let request = self.survey.copy_request(containers, &bases, &copy, &classes);
             let given_up = numbers(plan.remove.iter().chain(&copy));
             let mut refresher = self.survey.refresher(listed, given_up, found.as_mut(), &mut self.hinted)?;
             match copy_refreshed(&request, usage.live_chunks()?, &mut self.ordinals, Some(&mut refresher)) {

@@ -21,23 +21,24 @@ use crate::snapshot::{CollectionEncoder, Snapshot};
 use crate::store::base_reader::BaseReader;
 use crate::store::collections::Absent;
 use crate::store::commits::Commits;
+use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::types::SessionId;
 
 /// A repository as the last look of a collection shows it.
-struct Seen {
+pub(super) struct Seen {
     /// What other collections delete.
     absent: Absent,
     /// Containers that none of them deletes for certain.
     all: Containers,
     /// Those of them that may be relied upon, and those that this collection has condemned.
     listed: Containers,
-    condemned: Containers,
-    commits: Commits,
+    pub(super) condemned: Containers,
+    pub(super) commits: Commits,
 }
 
 /// Returns true if snapshots decide on a condemned container.
-fn is_marking(condemned: &Containers, named: &Named) -> bool {
+pub(super) fn is_marking(condemned: &Containers, named: &Named) -> bool {
     condemned.iter().any(|(_, id)| !named.quarantined.contains(id))
 }
 
@@ -51,9 +52,9 @@ impl Collector<'_> {
         marked: &Marked,
         report: &mut PruneReport,
     ) -> Result<Option<Containers>> {
-        let Seen { absent, all, listed, condemned, commits } = self.look(number, named, report)?;
-        let is_marking = is_marking(&condemned, named);
-        let in_doubt = commits.in_doubt(&listed);
+        let seen = self.look(number, named, false, report)?;
+        let Seen { absent, condemned, commits, .. } = &seen;
+        let is_marking = is_marking(condemned, named);
         let is_new = |(session, _): &(SessionId, &Snapshot)| !marked.roots.contains(session);
         let later = if !is_marking {
             self.hinted.set_unknown();
@@ -65,36 +66,19 @@ impl Collector<'_> {
                 self.hinted.start(&readable);
             }
             let hinted = &mut self.hinted;
-            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut |hint| hinted.insert_hint(&hint))?)
+            Some(self.survey.mark(&readable, commits, &marked.roots, &mut |hint| hinted.insert_hint(&hint))?)
         } else {
             None
         };
         // Before anything is published: `moved` keeps what manifests list.
-        self.hint_manifests(&commits)?;
-        let root_nodes = if marked.is_quick { Some(quick::root_nodes(&self.survey, &commits)?) } else { None };
+        self.hint_manifests(commits)?;
+        let root_nodes = if marked.is_quick { Some(quick::root_nodes(&self.survey, commits)?) } else { None };
         let marks = later.iter().chain(&root_nodes);
         let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(marks).collect();
-        let beating = Beating(&self.survey);
-        let reporting = RefCell::new(report);
-        let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
-        let decision = Decision {
-            store: self.store,
-            session: &self.session,
-            scratch: &self.request.scratch,
-            memory_bytes: self.survey.memory() / 2,
-            containers: &listed,
-            bases: &bases,
-            condemned: &condemned,
-            quarantined: &named.quarantined,
-            in_doubt: &in_doubt,
-            reached: &reached,
-            trusts_copies: self.request.trust_copies,
-            driver: &self.request.driver,
-            monitor: &beating,
-            unreadable: &|id, error| self.survey.find(id, error, &mut reporting.borrow_mut()),
-        };
-        let mut settled = decision.settle()?;
-        let report = reporting.into_inner();
+        let bases = BaseReader::new(self.store, &seen.listed, self.survey.memory() / 16);
+        let trusts_copies = self.request.trust_copies;
+        let mut settled = self.settle(&seen, &bases, (&reached, &named.quarantined), (trusts_copies, false), report)?;
+        let Seen { absent: _, all, listed, condemned: _, commits } = seen;
         if commits.may_have_bases(self.store.config.format) {
             // A container that this one does not delete stays, whatever another has condemned, and needs its bases.
             self.rescue_bases(&all, &mut settled, named, report)?;
@@ -117,9 +101,44 @@ impl Collector<'_> {
         Ok(Some(listed.retain(|number, _| settled.relied_upon.contains(number.0))))
     }
 
+    /// Decides by what was seen, whatever bases the containers that are deleted have to be for others. `trusts_copies` relies on copies
+    /// without a look at their bytes. A repair (`is_repair`) knows what is damaged.
+    pub(super) fn settle(
+        &self,
+        seen: &Seen,
+        bases: &BaseReader,
+        (reached, quarantined): (&[&Reached], &ContainerIds),
+        (trusts_copies, is_repair): (bool, bool),
+        report: &mut PruneReport,
+    ) -> Result<Settled> {
+        let reporting = RefCell::new(report);
+        let decision = Decision {
+            store: self.store,
+            session: &self.session,
+            scratch: &self.request.scratch,
+            memory_bytes: self.survey.memory() / 2,
+            containers: &seen.listed,
+            bases,
+            condemned: &seen.condemned,
+            quarantined,
+            in_doubt: &seen.commits.in_doubt(&seen.listed),
+            reached,
+            trusts_copies,
+            driver: &self.request.driver,
+            monitor: &Beating(&self.survey),
+            unreadable: &|id, error| {
+                if is_repair && error.is_loss() {
+                    return Ok(());
+                }
+                self.survey.find(id, error, &mut reporting.borrow_mut())
+            },
+        };
+        decision.settle()
+    }
+
     /// Reads what other collections delete, then lists containers, then reads commits and forgets. Where regions may have bases, the
     /// listing shows every container that was durable before: one that an old listing hides would lose its bases.
-    fn look(&self, number: u32, named: &Named, report: &mut PruneReport) -> Result<Seen> {
+    pub(super) fn look(&self, number: u32, named: &Named, is_repair: bool, report: &mut PruneReport) -> Result<Seen> {
         let (store, format) = (self.store, self.store.config.format);
         let mut may_have_bases = format != FormatVersion::V1;
         store.objects.refresh_collections(self.session.id)?;
@@ -134,8 +153,8 @@ impl Collector<'_> {
             let mut cursor = named.containers.cursor();
             let condemned = listed.retain(|_, id| cursor.contains(id));
             // What snapshots need does not matter to a container that is quarantined.
-            let commits =
-                if is_marking(&condemned, named) { read_roots(store, report)? } else { store.read_commits()? };
+            let reads_roots = !is_repair && is_marking(&condemned, named);
+            let commits = if reads_roots { read_roots(store, report)? } else { store.read_commits()? };
             store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
             if may_have_bases || !commits.may_have_bases(format) {
                 return Ok(Seen { absent, all, listed, condemned, commits });

@@ -1,11 +1,10 @@
 //! How a collection gives up damaged containers (steps C3 to C6 of docs/protocol.md).
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bitmap::Bitmap;
 use crate::collect::collector::{Collector, Marked};
-use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::copy::{Copied, CopyRequest, copy_forward};
 use crate::collect::depending::dependents_of;
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::plan::numbers;
@@ -16,26 +15,51 @@ use crate::collect::survey::{Beating, listed_twice};
 use crate::collect::usage::LiveChunk;
 use crate::collect::whole::{WholeChunk, whole_chunks};
 use crate::error::{Error, Result};
-use crate::monitor::Monitor;
 use crate::object::names::CollectionStep;
 use crate::snapshot::CollectionEncoder;
 use crate::store::base_reader::BaseReader;
-use crate::store::container_ids::CONDEMNED_MAX;
+use crate::store::container_ids::{CONDEMNED_MAX, ContainerIds};
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::types::ContainerId;
 
 impl Collector<'_> {
-    /// Returns the chunks that are whole in a container. An error outside ends everything; one inside is the container's.
-    fn whole_chunks_of(
-        &self,
+    /// Copies all that is whole in some containers. What cannot be read or copied is noted in [`Copied::not_copied`]. Also returns the
+    /// containers in which not every chunk is whole.
+    pub(super) fn copy_whole(
+        &mut self,
         containers: &Containers,
-        number: u32,
+        copy: &[u32],
         bases: &BaseReader,
-    ) -> Result<Result<Vec<WholeChunk>>> {
-        if Beating(&self.survey).is_interrupted() {
-            return Err(Error::Interrupted);
-        }
-        Ok(whole_chunks(self.store, &containers.name(ContainerNumber(number))?, bases))
+        report: &mut PruneReport,
+    ) -> Result<(Copied, ContainerIds)> {
+        let (survey, mut unreadable, mut damaged) = (&self.survey, BTreeMap::new(), ContainerIds::default());
+        let mut whole_of = |container: u32| {
+            if survey.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let name = containers.name(ContainerNumber(container))?;
+            let whole = whole_chunks(survey.store, &name, bases).unwrap_or_else(|error| {
+                unreadable.insert(container, error);
+                Vec::new()
+            });
+            let opened = survey.store.open_container(&name);
+            if !opened.is_ok_and(|container| container.directory.chunks.len() == whole.len()) {
+                damaged.push(name.id);
+            }
+            let live = |WholeChunk { slot, len, .. }| LiveChunk { container, slot, rank: 0, len };
+            Ok(whole.into_iter().map(live).collect::<Vec<_>>())
+        };
+        let live = copy.iter().flat_map(|number| match whole_of(*number) {
+            Ok(live) => live.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        });
+        let classes = LifetimeClasses::of_times([]);
+        let request = CopyRequest { leaves_dead: true, ..survey.copy_request(containers, bases, copy, &classes) };
+        let mut copied = copy_forward(&request, live, &mut self.ordinals)?;
+        copied.not_copied.append(&mut unreadable);
+        report.count_copies(&copied);
+        damaged.sort();
+        Ok((copied, damaged))
     }
 
     /// Returns the containers that depend on some that are set aside. They go with them: left where they are, they would keep these,
@@ -76,43 +100,8 @@ impl Collector<'_> {
         let candidates = listed.retain(|number, id| goes(number, id) && !twice.contains(&id));
         let mut condemned: Vec<u32> = candidates.numbers().take(CONDEMNED_MAX).map(|number| number.0).collect();
         let is_partial = condemned.len() < candidates.len();
-        let (unreadable, mut ordinals) = (RefCell::new(Vec::new()), self.ordinals);
         let bases = BaseReader::new(self.store, &listed, self.survey.memory() / 16);
-        let live = condemned.iter().flat_map(|&container| match self.whole_chunks_of(&candidates, container, &bases) {
-            Err(error) => vec![Err(error)],
-            Ok(Err(error)) => {
-                unreadable.borrow_mut().push((container, error));
-                Vec::new()
-            }
-            Ok(Ok(whole)) => {
-                let live = |WholeChunk { slot, len, .. }| Ok(LiveChunk { container, slot, rank: 0, len });
-                whole.into_iter().map(live).collect()
-            }
-        });
-        let budget = CopyBudget::of(
-            (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN),
-            self.request.driver.compute_count(),
-            self.request.copies,
-        );
-        let request = CopyRequest {
-            store: self.store,
-            session: Some(&self.session),
-            containers: &candidates,
-            bases: &bases,
-            copy: &condemned,
-            classes: &LifetimeClasses::of_times([]),
-            leaves_dead: false,
-            copies: self.request.copies,
-            budget,
-            scratch: &self.request.scratch,
-            driver: &self.request.driver,
-            monitor: self.survey.monitor,
-        };
-        let copied = copy_forward(&request, live, &mut ordinals)?;
-        self.ordinals = ordinals;
-        report.count_copies(&copied);
-        let mut not_copied = copied.not_copied;
-        not_copied.extend(unreadable.into_inner());
+        let (Copied { not_copied, .. }, _) = self.copy_whole(&candidates, &condemned, &bases, report)?;
         for error in not_copied.values() {
             report.find(error);
         }

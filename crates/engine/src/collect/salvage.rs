@@ -4,30 +4,25 @@
 //! Its chunks come back in containers of a new session, as those of a backup do.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::codec::len_u32;
-use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::copy::{CopyRequest, copy_forward};
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::request::PruneRequest;
+use crate::collect::survey::Survey;
 use crate::collect::usage::LiveChunk;
 use crate::collect::whole::whole_chunks;
 use crate::compress::Compressor;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::object::ObjectStore;
-use crate::object::bytes::ObjectBytes;
-use crate::object::names::{ContainerName, ObjectName, Prefix};
-use crate::object::store::{
-    Abilities, Created, CreationLock, Detail, Handshake, Leftovers, Listed, PendingPut, RangeRead,
-};
+use crate::object::names::ObjectName;
 use crate::snapshot::{CommitKind, SessionKind};
 use crate::spill::SpillMap;
 use crate::store::base_reader::BaseReader;
 use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
 use crate::store::{QuarantinedContainer, Session, Store};
-use crate::types::{ContainerId, SessionId};
+use crate::types::ContainerId;
 
 /// Outcome of a salvage.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,7 +57,8 @@ pub fn salvage(
     }
     let session = Session::begin(store, &request.scratch, SessionKind::Collection, &request.hostname)?;
     let session = Arc::new(session);
-    let salvaged = Salvage { store, request, session: &session, monitor }.run(quarantined);
+    let survey = Survey { store, request, monitor, session: Some(Arc::clone(&session)) };
+    let salvaged = Salvage { store, request, session: &session, survey: &survey }.run(quarantined);
     match salvaged.and_then(|salvaged| Ok((salvaged, session.end_durable()?))) {
         Ok((_, Some(CommitKind::Fence))) => Err(Error::Fenced { session: session.id }),
         Ok((salvaged, _)) => Ok(salvaged),
@@ -81,7 +77,7 @@ struct Salvage<'a> {
     store: &'a Store,
     request: &'a PruneRequest,
     session: &'a Arc<Session>,
-    monitor: &'a dyn Monitor,
+    survey: &'a Survey<'a>,
 }
 
 impl Salvage<'_> {
@@ -91,46 +87,23 @@ impl Salvage<'_> {
             builder.push(&container.name, container.len)?;
         }
         let containers: Containers = builder.finish()?.into();
-        let store = self.with_quarantined(&containers);
+        let aside = containers.retain(|_, id| !self.session.live.contains(id));
+        let store = Store { quarantined: Some(Arc::new(aside)), ..self.store.clone() };
         let mut salvaged = Salvaged { containers: containers.len() as u64, ..Salvaged::default() };
-        let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN);
+        let memory = self.survey.memory();
         // A quarantined container may have bases in another one, which was set aside with it.
         let bases = BaseReader::new(&store, &self.all(quarantined)?, memory / 16);
         let (mut missing, readable) = self.missing((&store, &bases), &containers, &mut salvaged)?;
         let live = readable.numbers().flat_map(|number| self.live((&store, &bases), &readable, number, &mut missing));
         let copy: Vec<u32> = containers.numbers().map(|number| number.0).collect();
-        let request = CopyRequest {
-            store: &store,
-            session: Some(self.session),
-            containers: &containers,
-            bases: &bases,
-            copy: &copy,
-            classes: &LifetimeClasses::of_times([]),
-            leaves_dead: false,
-            copies: self.request.copies,
-            budget: CopyBudget::of(
-                (memory / 2).max(CopyBudget::BYTES_MIN),
-                self.request.driver.compute_count(),
-                self.request.copies,
-            ),
-            scratch: &self.request.scratch,
-            driver: &self.request.driver,
-            monitor: self.monitor,
-        };
+        let classes = LifetimeClasses::of_times([]);
+        let request = CopyRequest { store: &store, ..self.survey.copy_request(&containers, &bases, &copy, &classes) };
         let copied = copy_forward(&request, live, &mut 0)?;
         salvaged.findings.extend(copied.not_copied.values().map(ToString::to_string));
         (salvaged.chunks, salvaged.plain_bytes) = (copied.chunks, copied.plain_bytes);
         (salvaged.written_containers, salvaged.written_bytes) = (copied.written_containers, copied.written_bytes);
         self.report_lost((&store, &bases), &readable, &mut missing, &mut salvaged)?;
         Ok(salvaged)
-    }
-
-    /// Returns the store in which quarantined containers stand under their usual names, as all others do.
-    fn with_quarantined(&self, containers: &Containers) -> Store {
-        let live = &self.session.live;
-        let quarantined = containers.retain(|_, id| !live.contains(id));
-        let objects = Arc::new(InQuarantine { objects: Arc::clone(&self.store.objects), quarantined });
-        Store { objects: objects as Arc<dyn ObjectStore>, ..self.store.clone() }
     }
 
     /// Lists live containers and quarantined ones.
@@ -192,7 +165,7 @@ impl Salvage<'_> {
         containers: &Containers,
         salvaged: &mut Salvaged,
     ) -> Result<(SpillMap, Containers)> {
-        let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN) / 4;
+        let memory = self.survey.memory() / 4;
         let mut missing = self.request.scratch.map(&self.store.host, "chunks of quarantined containers", memory)?;
         for name in containers.names() {
             self.go_on()?;
@@ -266,102 +239,6 @@ impl Salvage<'_> {
     }
 
     fn go_on(&self) -> Result<()> {
-        self.session.beat();
-        if self.monitor.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) }
-    }
-}
-
-/// A store in which quarantined containers have their usual names. Everything else is as it is, and so is everything that is written.
-#[derive(Debug)]
-struct InQuarantine {
-    objects: Arc<dyn ObjectStore>,
-    quarantined: Containers,
-}
-
-impl InQuarantine {
-    /// Returns the name under which an object stands.
-    fn standing(&self, name: ObjectName) -> ObjectName {
-        match name {
-            ObjectName::Container(name) if self.quarantined.contains(name.id) => ObjectName::Quarantined(name),
-            name => name,
-        }
-    }
-}
-
-impl ObjectStore for InQuarantine {
-    fn create(&self, session: SessionId, name: ObjectName, bytes: &[u8]) -> Result<Created> {
-        self.objects.create(session, name, bytes)
-    }
-    fn put(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
-        self.objects.put(session, name, bytes)
-    }
-    fn put_again(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
-        self.objects.put_again(session, name, bytes)
-    }
-    fn confirm(&self, names: &[ObjectName]) -> Result<()> {
-        self.objects.confirm(names)
-    }
-    fn barrier(&self, puts: Vec<PendingPut>) -> Result<()> {
-        self.objects.barrier(puts)
-    }
-    fn discard(&self, puts: Vec<PendingPut>) {
-        self.objects.discard(puts);
-    }
-    fn read(&self, reads: &mut [RangeRead]) {
-        for read in reads.iter_mut() {
-            read.name = self.standing(read.name);
-        }
-        self.objects.read(reads);
-    }
-    fn read_exact(&self, name: ObjectName, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.objects.read_exact(self.standing(name), offset, buffer)
-    }
-    fn will_read(&self, name: ObjectName, range: Range<u64>) {
-        self.objects.will_read(self.standing(name), range);
-    }
-    fn len(&self, name: ObjectName) -> Result<Option<u64>> {
-        self.objects.len(self.standing(name))
-    }
-    fn list(&self, prefix: Prefix, detail: Detail, page: &mut dyn FnMut(Vec<Listed>) -> Result<()>) -> Result<()> {
-        self.objects.list(prefix, detail, page)
-    }
-    fn delete(&self, names: &[ObjectName]) -> Result<()> {
-        self.objects.delete(names)
-    }
-    fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
-        self.objects.quarantine(names)
-    }
-    fn quarantine_object(&self, session: SessionId, name: ObjectName, replacement: Option<&[u8]>) -> Result<()> {
-        self.objects.quarantine_object(session, name, replacement)
-    }
-    fn refresh_collections(&self, session: SessionId) -> Result<()> {
-        self.objects.refresh_collections(session)
-    }
-    fn refresh_sessions(&self, session: SessionId) -> Result<()> {
-        self.objects.refresh_sessions(session)
-    }
-    fn refresh_containers(&self, session: SessionId) -> Result<()> {
-        self.objects.refresh_containers(session)
-    }
-    fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
-        self.objects.try_handshake(session)
-    }
-    fn abilities(&self) -> Abilities {
-        self.objects.abilities()
-    }
-    fn leftovers(&self, removes: &dyn Fn(Option<SessionId>) -> bool) -> Result<Leftovers> {
-        self.objects.leftovers(removes)
-    }
-    fn begin_creation(&self, session: SessionId) -> Result<CreationLock> {
-        self.objects.begin_creation(session)
-    }
-    fn end_creation(&self, lock: CreationLock) {
-        self.objects.end_creation(lock);
-    }
-    fn complete(&self) -> Result<Vec<&'static str>> {
-        self.objects.complete()
-    }
-    fn display(&self, key: &str) -> String {
-        self.objects.display(key)
+        if self.survey.is_interrupted() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::bitmap::Bitmap;
 use crate::collect::bases_graph::BaseGraph;
-use crate::collect::copy::{CopyBudget, HintRefresher};
+use crate::collect::copy::{CopyBudget, CopyRequest, HintRefresher};
 use crate::collect::depending::{dependents_of, known_needed};
+use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::mark::{DirectoryChunks, Hint, Marker};
 use crate::collect::moved::Hinted;
 use crate::collect::plan::{ContainerUsage, PruneOptions, PrunePlan};
@@ -21,6 +22,7 @@ use crate::monitor::{Items, Monitor};
 use crate::object::names::{ContainerKind, ObjectName, Prefix};
 use crate::snapshot::CommitKind;
 use crate::spill::SpillMap;
+use crate::store::base_reader::BaseReader;
 use crate::store::collections::Absent;
 use crate::store::commits::Commits;
 use crate::store::container_set::{ContainerNumber, Containers};
@@ -103,10 +105,30 @@ impl Survey<'_> {
         Ok(())
     }
 
-    /// Returns how copying divides the memory.
-    pub(super) fn copy_budget(&self) -> CopyBudget {
+    /// Returns a request to copy containers. Without a session, they are only packed and counted.
+    pub(super) fn copy_request<'a>(
+        &'a self,
+        containers: &'a Containers,
+        bases: &'a BaseReader,
+        copy: &'a [u32],
+        classes: &'a LifetimeClasses,
+    ) -> CopyRequest<'a> {
+        let &Survey { store, request, monitor, ref session } = self;
         let bytes = (self.memory() / 16 * 11).max(CopyBudget::BYTES_MIN);
-        CopyBudget::of(bytes, self.request.driver.compute_count(), self.request.copies)
+        CopyRequest {
+            store,
+            session: session.as_ref(),
+            containers,
+            bases,
+            copy,
+            classes,
+            leaves_dead: request.options.max_unused.is_nothing(),
+            copies: request.copies,
+            budget: CopyBudget::of(bytes, request.driver.compute_count(), request.copies),
+            scratch: &request.scratch,
+            driver: &request.driver,
+            monitor,
+        }
     }
 
     /// Returns what gives the metadata that is copied today's hints. `given_up` are the numbers of the containers that go.

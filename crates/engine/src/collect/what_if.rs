@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::collect::copy::{Copied, CopyRequest, copy_refreshed};
+use crate::collect::copy::{Copied, copy_refreshed};
 use crate::collect::ledger::{HeldBySet, LedgerRequest};
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::moved::Hinted;
@@ -88,20 +88,7 @@ pub fn what_if(
         snapshots.iter().rev().filter(|(session, _)| kept.contains(session)).map(|(_, snapshot)| snapshot.time),
     );
     let bases = BaseReader::new(store, &listed, survey.memory() / 16);
-    let copy = CopyRequest {
-        store,
-        session: None,
-        containers: &candidates,
-        bases: &bases,
-        copy: &plan.copy,
-        classes: &classes,
-        leaves_dead: request.options.max_unused.is_nothing(),
-        copies: request.copies,
-        budget: survey.copy_budget(),
-        scratch: &request.scratch,
-        driver: &request.driver,
-        monitor,
-    };
+    let copy = survey.copy_request(&candidates, &bases, &plan.copy, &classes);
     let copied = if plan.copy.is_empty() {
         Copied::default()
     } else {

@@ -5,7 +5,7 @@ use rayon::iter::ParallelExtend;
 use zeroize::Zeroizing;
 
 use crate::codec::{Decoded, Reader, put_string};
-use crate::crypto::keys::MasterKey;
+use crate::crypto::keys::{Keys, MasterKey, Purpose};
 use crate::crypto::seal::{Domain, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::types::{RepositoryId, Timestamp};
@@ -34,10 +34,12 @@ pub const SLOT_MEMORY_KIB_MAX: u32 = 4 * 1024 * 1024;
 const SLOT_PASSES_MAX: u32 = 32;
 /// The most lanes a slot may ask for when it is opened.
 const SLOT_LANES_MAX: u32 = 64;
-/// The longest sealed body of a slot in bytes.
+/// The code of slots as a type of object.
+const SLOT_TYPE: u8 = 8;
+/// The longest sealed body, and the longest sealed label, of a slot in bytes.
 pub(crate) const SLOT_BODY_LEN_MAX: usize = 4096;
 
-/// Contents of an open slot.
+/// For people: who made a slot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SlotLabel {
     /// Who made it.
@@ -47,7 +49,7 @@ pub struct SlotLabel {
 }
 
 /// A key slot as it is stored, its master key still sealed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Slot {
     /// Random name of the slot.
     pub id: [u8; 16],
@@ -61,8 +63,10 @@ pub struct Slot {
     pub(crate) commitment: [u8; 32],
     /// Epoch of the master key.
     pub(crate) key_epoch: u32,
-    /// The sealed master key and label.
+    /// The master key, sealed with the password.
     pub(crate) sealed: Vec<u8>,
+    /// The label, sealed with the master key. Empty in slots of version 1.
+    pub(crate) sealed_label: Vec<u8>,
 }
 
 impl Slot {
@@ -76,17 +80,20 @@ impl Slot {
     ) -> Result<Slot> {
         let wrapping = wrapping_key(&unsealed, repository, password)?;
         unsealed.commitment = *wrapping.commitment();
-        let mut body = Zeroizing::new(Vec::with_capacity(256));
-        body.extend_from_slice(&key.0);
-        put_string(&mut body, label.user.as_bytes());
-        put_string(&mut body, label.host.as_bytes());
-        wrapping.seal(Domain::Slot, 0, &unsealed.aad(repository), &mut body, 0);
-        unsealed.sealed = body.to_vec();
+        let aad = unsealed.aad(repository);
+        unsealed.sealed = Vec::with_capacity(SLOT_BODY_LEN_MIN);
+        unsealed.sealed.extend_from_slice(&key.0);
+        wrapping.seal(Domain::Slot, 0, &aad, &mut unsealed.sealed, 0);
+        let mut sealed = Vec::new();
+        put_string(&mut sealed, label.user.as_bytes());
+        put_string(&mut sealed, label.host.as_bytes());
+        unsealed.label_key(&Keys::derive(key, repository), repository).seal(Domain::Slot, 0, &aad, &mut sealed, 0);
+        unsealed.sealed_label = sealed;
         Ok(unsealed)
     }
 
     /// Opens the slot. `None`: the password is another one.
-    pub(crate) fn unwrap(&self, repository: RepositoryId, password: &[u8]) -> Result<Option<(MasterKey, SlotLabel)>> {
+    pub(crate) fn unwrap(&self, repository: RepositoryId, password: &[u8]) -> Result<Option<MasterKey>> {
         let wrapping = wrapping_key(self, repository, password)?;
         if !wrapping.is_committed(&self.commitment) {
             return Ok(None);
@@ -96,7 +103,18 @@ impl Slot {
         let Ok(plain) = wrapping.open(Domain::Slot, 0, &self.aad(repository), &mut body) else {
             return Err(Error::damaged(name, "the sealed key does not open although the password is right"));
         };
-        decode_body(plain).map(Some).map_err(|error| error.of(name))
+        Reader::new(plain).array().map(|key| Some(MasterKey(key))).map_err(|error| error.of(name))
+    }
+
+    /// Returns the label. `None`: it does not open with the keys of the repository.
+    pub fn label(&self, keys: &Keys, repository: RepositoryId) -> Option<SlotLabel> {
+        let mut sealed = self.sealed_label.clone();
+        let plain = self.label_key(keys, repository).open(Domain::Slot, 0, &self.aad(repository), &mut sealed).ok()?;
+        decode_label(plain).ok()
+    }
+
+    fn label_key(&self, keys: &Keys, repository: RepositoryId) -> ObjectKey {
+        ObjectKey::derive(keys, Purpose::Object, &self.salt, repository, SLOT_TYPE)
     }
 
     fn aad(&self, repository: RepositoryId) -> Vec<u8> {
@@ -111,12 +129,10 @@ impl Slot {
     }
 }
 
-fn decode_body(plain: &[u8]) -> Decoded<(MasterKey, SlotLabel)> {
+fn decode_label(plain: &[u8]) -> Decoded<SlotLabel> {
     let mut reader = Reader::new(plain);
-    let key = MasterKey(reader.array()?);
     let mut text = || Ok(String::from_utf8_lossy(reader.string(SLOT_BODY_LEN_MAX)?).into_owned());
-    let label = SlotLabel { user: text()?, host: text()? };
-    Ok((key, label))
+    Ok(SlotLabel { user: text()?, host: text()? })
 }
 
 fn wrapping_key(slot: &Slot, repository: RepositoryId, password: &[u8]) -> Result<ObjectKey> {
@@ -167,8 +183,8 @@ fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> a
     }
 }
 
-/// Bytes of the sealed body of a slot with an empty label.
-pub(crate) const SLOT_BODY_LEN_MIN: usize = 32 + 2 + TAG_LEN;
+/// Bytes of the sealed master key.
+pub(crate) const SLOT_BODY_LEN_MIN: usize = 32 + TAG_LEN;
 
 /// Writes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
@@ -189,9 +205,7 @@ mod tests {
             created: Timestamp::default(),
             cost: PasswordCost { memory_kib: 64, passes: 1, lanes: 1 },
             salt: [4; 32],
-            commitment: [0; 32],
-            key_epoch: 0,
-            sealed: Vec::new(),
+            ..Slot::default()
         };
         let label = SlotLabel { user: "u".into(), host: "h".into() };
         Slot::wrap(unsealed, RepositoryId([1; 16]), b"secret", &MasterKey([9; 32]), &label).unwrap()
@@ -199,9 +213,21 @@ mod tests {
 
     #[test]
     fn only_the_password_opens_a_slot() {
-        let (key, label) = slot().unwrap(RepositoryId([1; 16]), b"secret").unwrap().unwrap();
-        assert_eq!((key.0, label.user.as_str()), ([9; 32], "u"));
+        assert_eq!(slot().unwrap(RepositoryId([1; 16]), b"secret").unwrap().unwrap().0, [9; 32]);
         assert!(slot().unwrap(RepositoryId([1; 16]), b"Secret").unwrap().is_none());
+    }
+
+    #[test]
+    fn the_master_key_opens_the_label_of_its_own_slot_alone() {
+        let repository = RepositoryId([1; 16]);
+        let keys = |key| Keys::derive(&MasterKey([key; 32]), repository);
+        assert_eq!(slot().label(&keys(9), repository), Some(SlotLabel { user: "u".into(), host: "h".into() }));
+        assert_eq!(slot().label(&keys(8), repository), None);
+        assert_eq!(Slot { id: [5; 16], ..slot() }.label(&keys(9), repository), None);
+        let mut damaged = slot();
+        damaged.sealed_label[1] ^= 1;
+        assert_eq!(damaged.label(&keys(9), repository), None);
+        assert_eq!(Slot { sealed_label: Vec::new(), ..slot() }.label(&keys(9), repository), None);
     }
 
     #[test]

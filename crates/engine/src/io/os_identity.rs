@@ -6,10 +6,9 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use nix::unistd::{Gid, Group, Uid, User};
 
-/// The list of users of this host.
-const USERS: &str = "/etc/passwd";
+use crate::error::{Error, Result};
 
 /// Returns this host's name.
 pub fn host_name() -> String {
@@ -20,9 +19,23 @@ pub fn host_name() -> String {
 /// environment. If neither has a name, the user's number takes its place.
 pub fn user_name() -> String {
     let (uid, _) = user_ids();
-    let listed = std::fs::read_to_string(USERS).ok().and_then(|users| field_of(&users, uid, NAME_FIELD));
     let variable = |name| variable(name)?.into_string().ok().filter(|value| !value.is_empty());
-    listed.or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
+    name_of_user(uid).or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
+}
+
+/// Returns the name of a user, if the host knows one and it is UTF-8.
+pub(crate) fn name_of_user(uid: u32) -> Option<String> {
+    User::from_uid(Uid::from_raw(uid)).ok()?.map(|user| user.name).filter(|name| is_whole(name))
+}
+
+/// Returns the name of a group, if the host knows one and it is UTF-8.
+pub(crate) fn name_of_group(gid: u32) -> Option<String> {
+    Group::from_gid(Gid::from_raw(gid)).ok()?.map(|group| group.name).filter(|name| is_whole(name))
+}
+
+/// Returns false if a name is empty, or something took the place of bytes that are not UTF-8.
+fn is_whole(name: &str) -> bool {
+    !name.is_empty() && !name.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// Returns the numbers that names of users, and of groups, have here. Leaves out names that the host does not know, and
@@ -35,7 +48,9 @@ pub fn local_ids(
         let found = names.iter().filter_map(|(id, name)| Some((*id, find(name)?)));
         found.filter(|(id, here)| id != here).collect()
     };
-    (local(users, onefold_sys::user_id), local(groups, onefold_sys::group_id))
+    let user_id = |name: &str| User::from_name(name).ok()?.map(|user| user.uid.as_raw());
+    let group_id = |name: &str| Group::from_name(name).ok()?.map(|group| group.gid.as_raw());
+    (local(users, user_id), local(groups, group_id))
 }
 
 /// Returns the numbers of the user and the group that run this process.
@@ -66,7 +81,7 @@ pub fn cache_directory(environment: &dyn Fn(&str) -> Option<OsString>) -> Option
         Some(base) => Some(base.join("onefold")),
         None if uid == 0 => Some(PathBuf::from(SYSTEM_CACHE)),
         None => {
-            let home = field_of(&std::fs::read_to_string(USERS).ok()?, uid, HOME_FIELD).map(PathBuf::from)?;
+            let home = User::from_uid(Uid::from_raw(uid)).ok()??.dir;
             absolute(&home).then(|| home.join(".cache/onefold"))
         }
     }
@@ -99,28 +114,19 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Positions in a line of the list of users.
-const NAME_FIELD: usize = 0;
-const UID_FIELD: usize = 2;
-const HOME_FIELD: usize = 5;
-
-fn field_of(users: &str, uid: u32, field: usize) -> Option<String> {
-    users.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        (fields.get(UID_FIELD)?.parse() == Ok(uid)).then(|| fields.get(field).copied().map(str::to_owned))?
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn users_are_found_by_number_and_short_lines_are_passed_over() {
-        let users = "root:x:0:0:root:/root:/bin/bash\nbroken\nme:x:1000:1000::/home/me:/bin/sh\n";
-        let of = |uid, field| field_of(users, uid, field);
-        assert_eq!([of(0, NAME_FIELD), of(1000, NAME_FIELD)], [Some("root".to_owned()), Some("me".to_owned())]);
-        assert_eq!([of(1000, HOME_FIELD), of(7, NAME_FIELD)], [Some("/home/me".to_owned()), None]);
+    fn names_lead_to_numbers_and_back() {
+        let (root, unknown) =
+            ((name_of_user(0), name_of_group(0)), (name_of_user(u32::MAX - 7), name_of_group(u32::MAX - 7)));
+        assert_eq!((root, unknown), ((Some("root".to_owned()), Some("root".to_owned())), (None, None)));
+        let names = |root: u32| {
+            BTreeMap::from([(root, "root".to_owned()), (8, "no such name".to_owned()), (9, "no\0name".to_owned())])
+        };
+        assert_eq!(local_ids(&names(7), &names(0)), (BTreeMap::from([(7, 0)]), BTreeMap::new()));
     }
 
     #[test]

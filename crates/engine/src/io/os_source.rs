@@ -79,11 +79,11 @@ impl SourceTree for OsSource {
     }
 
     fn user_name(&self, uid: u32) -> Option<String> {
-        onefold_sys::user_name(uid)
+        os_identity::name_of_user(uid)
     }
 
     fn group_name(&self, gid: u32) -> Option<String> {
-        onefold_sys::group_name(gid)
+        os_identity::name_of_group(gid)
     }
 
     fn canonical(&self, path: &Path) -> Result<PathBuf> {

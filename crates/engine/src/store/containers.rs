@@ -124,7 +124,8 @@ impl Store {
     }
 
     fn open_batch(&self, names: &[ContainerName]) -> Vec<Result<ContainerReader>> {
-        let mut reads: Vec<RangeRead> = names.iter().map(|name| RangeRead::new((*name).into(), 0, HEAD_LEN)).collect();
+        let mut reads: Vec<RangeRead> =
+            names.iter().map(|name| RangeRead::new(self.standing(name), 0, HEAD_LEN)).collect();
         self.objects.read(&mut reads);
         let opened = names.iter().zip(reads).map(|(name, read)| {
             let len = read.outcome?;
@@ -133,9 +134,15 @@ impl Store {
         opened.collect()
     }
 
+    /// Returns the name under which a container stands.
+    pub(crate) fn standing(&self, name: &ContainerName) -> ObjectName {
+        let is_aside = self.quarantined.as_ref().is_some_and(|quarantined| quarantined.contains(name.id));
+        if is_aside { ObjectName::Quarantined(*name) } else { ObjectName::Container(*name) }
+    }
+
     /// Returns the length of a container as it is stored.
     pub(crate) fn container_len(&self, name: &ContainerName) -> Result<u64> {
-        self.objects.len((*name).into())?.ok_or_else(|| Error::Missing { object: self.display(name) })
+        self.objects.len(self.standing(name))?.ok_or_else(|| Error::Missing { object: self.display(name) })
     }
 
     fn open_front(&self, name: &ContainerName, len: u64, head: &[u8]) -> Result<ContainerReader> {
@@ -149,7 +156,7 @@ impl Store {
             return Err(Error::damaged(self.display(name), "its directory reaches past its end"));
         }
         let mut sealed = vec![0; header.front_len as usize];
-        self.objects.read_exact((*name).into(), HEADER_LEN as u64, &mut sealed)?;
+        self.objects.read_exact(self.standing(name), HEADER_LEN as u64, &mut sealed)?;
         ContainerReader::open(*name, header, Side::Front, &sealed, limit)
     }
 
@@ -202,7 +209,7 @@ impl Store {
     /// Opens a container for its regions alone: by the front directory, or, where that is damaged, by the back one, which does
     /// not name the chunks.
     pub(crate) fn open_regions(&self, name: &ContainerName) -> Result<ContainerReader> {
-        let mut reads = [RangeRead::new((*name).into(), 0, HEAD_LEN)];
+        let mut reads = [RangeRead::new(self.standing(name), 0, HEAD_LEN)];
         self.objects.read(&mut reads);
         let [RangeRead { buffer, outcome, .. }] = reads;
         let opened = self.open_front(name, outcome?, &buffer);
@@ -235,7 +242,7 @@ impl Store {
         let missing = || Error::damaged(container.name, "region that does not exist");
         let (offset, len) = container.region_range(region).ok_or_else(missing)?;
         let (mut sealed, mut plain) = (vec![0; len as usize], Vec::new());
-        self.objects.read_exact(container.name.into(), offset, &mut sealed)?;
+        self.objects.read_exact(self.standing(&container.name), offset, &mut sealed)?;
         container.open_region(region, prefix, &mut sealed, compressor, &mut plain)?;
         Ok(plain)
     }
@@ -247,7 +254,7 @@ impl Store {
             return Err(Error::damaged(self.display(name), "longer than a container can be"));
         }
         let mut bytes = vec![0; len];
-        self.objects.read_exact((*name).into(), 0, &mut bytes)?;
+        self.objects.read_exact(self.standing(name), 0, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -264,7 +271,7 @@ impl Store {
     /// Checks all of a container but the contents of its regions.
     pub(crate) fn inspect_container(&self, name: &ContainerName) -> Result<WholeContainer> {
         let len = self.container_len(name)?;
-        let read = |offset, bytes: &mut [u8]| self.objects.read_exact((*name).into(), offset, bytes);
+        let read = |offset, bytes: &mut [u8]| self.objects.read_exact(self.standing(name), offset, bytes);
         if u64::from(self.config.container_bytes) < len {
             return Err(Error::damaged(self.display(name), "longer than a container can be"));
         }

@@ -210,7 +210,7 @@ pub fn create_and_try(
     }
     objects.end_creation(lock);
     let (objects, host) = (Arc::clone(objects), Arc::clone(host));
-    Ok((Store { objects, host, config: Arc::new(config), keys: Arc::new(keys) }, handshake))
+    Ok((Store { objects, host, config: Arc::new(config), keys: Arc::new(keys), quarantined: None }, handshake))
 }
 
 /// Refuses a store that holds a repository, or has held one: nothing of it may be lost to a new one.
@@ -271,7 +271,13 @@ pub fn open_copies(
         match open_config(&**objects, (name, bytes, config), unlocking) {
             Ok(keys) => {
                 let (config, keys) = (Arc::new(newest_of(config, copies, &keys).clone()), Arc::new(keys));
-                return Ok(Store { objects: Arc::clone(objects), host: Arc::clone(host), config, keys });
+                return Ok(Store {
+                    objects: Arc::clone(objects),
+                    host: Arc::clone(host),
+                    config,
+                    keys,
+                    quarantined: None,
+                });
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }

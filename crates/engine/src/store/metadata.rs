@@ -342,7 +342,7 @@ impl MetadataReader {
             }
             let Ok(container) = self.view.directories.get(*id) else { continue };
             let Some((offset, len)) = container.region_range(*region) else { continue };
-            let read = RangeRead::new(container.name.into(), offset, len as usize);
+            let read = RangeRead::new(self.store.standing(&container.name), offset, len as usize);
             reads.push((container, *region, read));
         }
         let (containers, mut reads): (Vec<_>, Vec<_>) =

@@ -43,6 +43,7 @@ use crate::object::store::{Detail, ObjectStore, RangeRead};
 use crate::object::{Config, FormatVersion};
 
 use crate::similarity::anchors::{ANCHOR_DISTANCE, AnchorFinder};
+use crate::store::container_set::Containers;
 
 pub use create::{CreateOptions, Unlock, create, create_and_try, open};
 pub(crate) use host_file::read_file;
@@ -62,6 +63,8 @@ pub struct Store {
     pub config: Arc<Config>,
     /// Its keys.
     pub keys: Arc<Keys>,
+    /// Containers that are read although they are quarantined.
+    pub(crate) quarantined: Option<Arc<Containers>>,
 }
 
 /// Average length of chunks for which the table of the hash is drawn, where chunks have a fixed length: anchors are found by the hash

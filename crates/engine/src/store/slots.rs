@@ -127,13 +127,13 @@ pub fn unlock(
     repository: RepositoryId,
     password: &[u8],
     policy: &SlotPolicy,
-) -> Result<(MasterKey, Slot, SlotLabel)> {
+) -> Result<(MasterKey, Slot)> {
     let found = read_slots(objects, repository)?;
     let plan = plan(&found.slots, policy);
     let mut damage = None;
     for slot in plan.slots {
         match slot.unwrap(repository, password) {
-            Ok(Some((key, label))) => return Ok((key, Slot::clone(slot), label)),
+            Ok(Some(key)) => return Ok((key, Slot::clone(slot))),
             Ok(None) => {}
             Err(error) => damage = Some(error),
         }
@@ -202,7 +202,7 @@ fn create_slot(
     host.random(&mut id)?;
     host.random(&mut salt)?;
     let created = Timestamp { nanoseconds: 0, ..host.now() };
-    let unsealed = Slot { id, created, cost: new.cost, salt, commitment: [0; 32], key_epoch: 0, sealed: Vec::new() };
+    let unsealed = Slot { id, created, cost: new.cost, salt, ..Slot::default() };
     let slot = Slot::wrap(unsealed, repository, new.password, key, new.label)?;
     let bytes = encode_slot(repository, &slot);
     for copy in ObjectCopy::BOTH {
@@ -224,15 +224,7 @@ mod tests {
     use super::*;
 
     fn slot(id: u8, memory_mib: u32, passes: u32) -> Slot {
-        Slot {
-            id: [id; 16],
-            created: Timestamp::default(),
-            cost: PasswordCost { memory_kib: memory_mib << 10, passes, lanes: 4 },
-            salt: [0; 32],
-            commitment: [0; 32],
-            key_epoch: 0,
-            sealed: Vec::new(),
-        }
+        Slot { id: [id; 16], cost: PasswordCost { memory_kib: memory_mib << 10, passes, lanes: 4 }, ..Slot::default() }
     }
 
     fn order(slots: &[Slot], policy: &SlotPolicy) -> (Vec<u8>, usize, usize) {

@@ -160,9 +160,7 @@ fn object_vectors(out: &mut Vectors) {
         created,
         cost: PasswordCost { memory_kib: 64, passes: 1, lanes: 1 },
         salt: counting(0x90),
-        commitment: [0; 32],
-        key_epoch: 0,
-        sealed: Vec::new(),
+        ..Slot::default()
     };
     let label = SlotLabel { user: "user".into(), host: "host".into() };
     let slot = Slot::wrap(unsealed, REPOSITORY(), b"onefold", &MasterKey(counting(0)), &label).unwrap();

@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use onefold_engine::error::Result;
 use onefold_engine::io::{Disk, Host};
 
-use super::{Journal, OpenFrame, State, Writer, boot_of};
+use super::{Journal, State, Writer, boot_of};
 use crate::journal::head::Head;
 use crate::journal::recovery::{self, Recovered, Resumed};
 use crate::journal::segment::Directory;
@@ -71,25 +70,14 @@ impl Journal {
             filling: None,
         };
         let state = State {
-            open: OpenFrame::default(),
-            reusable: None,
             next: next.lsn,
             written: next.lsn,
             synced: next.lsn,
             written_frame,
             synced_frame: written_frame,
             writer: Some(Box::new(writer)),
-            in_flight: 0,
-            left: 0,
-            is_syncing: false,
-            open_since: Duration::ZERO,
-            in_flight_since: Duration::ZERO,
-            unsynced_since: None,
-            uncovered_since: None,
-            dirty: Vec::new(),
             segments: segments.into(),
-            released: VecDeque::new(),
-            failed: None,
+            ..State::default()
         };
         let (head, state, opened) = (Mutex::new(head), Mutex::new(state), recovered.next);
         (Self { directory, host, head, opened, state, changed: Condvar::new() }, recovered)

@@ -68,7 +68,7 @@ impl ReadContainer {
                 continue;
             }
             let (offset, len) = reader.region_range(region).ok_or_else(missing)?;
-            reads.push(RangeRead::new((*name).into(), offset, len as usize));
+            reads.push(RangeRead::new(self.store.standing(name), offset, len as usize));
             let (container, sealed) = (container.number, Ok(AlignedBuffer::default()));
             regions.push(SealedRegion { container, reader: Arc::clone(&reader), region, wanted: vec![wanted], sealed });
         }
