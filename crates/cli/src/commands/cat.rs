@@ -73,7 +73,7 @@ fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionA
         }
         let path = [&base[..], b"/", &hinted.entry.name].concat();
         output.bytes(separator)?;
-        output.bytes(&serde_json::to_vec(&CatNode::of(&hinted.entry, &path))?)?;
+        output.bytes(&serde_json::to_vec(&CatNode::of(&hinted.entry, &path, &found.snapshot.owners))?)?;
         separator = b",\n";
     }
     output.line("\n]}")?;

@@ -6,7 +6,7 @@ use onefold_engine::inspect::{Change, Contents, Difference, RawStats, SideCounts
 use onefold_engine::object::Config;
 use onefold_engine::recipe::RecipeItem;
 use onefold_engine::repo::{LongRepositoryId, SnapshotId};
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{OwnerNames, Snapshot};
 use onefold_engine::tree::{Content, Entry};
 use serde::Serialize;
 
@@ -61,11 +61,11 @@ pub(crate) struct FindMatch {
 
 impl FindMatch {
     /// Takes the fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+    pub(crate) fn of(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Self {
         let is_directory = matches!(entry.content, Content::Directory { .. });
         let links = entry.link.map_or(1, |link| link.links);
         Self {
-            fields: NodeFields::of(entry, path),
+            fields: NodeFields::of(entry, path, owners),
             device_id: entry.link.map(|link| link.device),
             links: (!is_directory).then_some(links),
             linktarget: match &entry.content {
@@ -326,9 +326,9 @@ enum CatItem {
 
 impl CatNode {
     /// Takes all fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+    pub(crate) fn of(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Self {
         let mut node = Self {
-            fields: NodeFields::of(entry, path),
+            fields: NodeFields::of(entry, path, owners),
             subtree: None,
             linktarget: None,
             device: None,

@@ -1,7 +1,7 @@
 //! JSON messages of `snapshots` and `ls`.
 
 use onefold_engine::repo::SnapshotId;
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{OwnerNames, Snapshot};
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
 use serde::Serialize;
@@ -119,6 +119,10 @@ pub(crate) struct NodeFields {
     uid: u32,
     gid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     mode: u32,
     permissions: String,
@@ -132,8 +136,8 @@ pub(crate) struct NodeFields {
 }
 
 impl NodeFields {
-    /// Takes the fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+    /// Takes the fields of an entry, and the names that its snapshot has for the owner.
+    pub(crate) fn of(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Self {
         let (size, ctime, inode) = match &entry.content {
             Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
             Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (None, None, None),
@@ -144,6 +148,8 @@ impl NodeFields {
             path: String::from_utf8_lossy(path).into_owned(),
             uid: entry.uid,
             gid: entry.gid,
+            user: owners.users.get(&entry.uid).cloned(),
+            group: owners.groups.get(&entry.gid).cloned(),
             size,
             mode: text::go_mode(entry.kind, entry.mode),
             permissions: text::permissions(entry.kind, entry.mode),
@@ -166,7 +172,7 @@ pub(crate) struct LsNode {
 
 impl LsNode {
     /// Takes the fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        Self { fields: NodeFields::of(entry, path), struct_type: "node" }
+    pub(crate) fn of(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Self {
+        Self { fields: NodeFields::of(entry, path, owners), struct_type: "node" }
     }
 }
