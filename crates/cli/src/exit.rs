@@ -1,12 +1,13 @@
 //! End of the command: exit codes as the manual documents them, and one sentence.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use onefold_engine::Error;
 use serde::Serialize;
 
+use crate::args::flags;
 use crate::compat::{Dialect, LEFT_OUT_OF_RESTIC};
 use crate::output::{escape, say};
 
@@ -168,7 +169,11 @@ struct ExitError<'a> {
 
 /// Returns true if messages are to be JSON, also where the command line cannot be read.
 pub(crate) fn wants_json() -> bool {
-    std::env::args_os().any(|argument| argument == OsStr::new("--json"))
+    let typed = std::env::args_os().filter_map(|argument| match argument.as_bytes().strip_prefix(b"--json")? {
+        b"" => Some(true),
+        value => flags::truth(value.strip_prefix(b"=")?),
+    });
+    typed.last() == Some(true)
 }
 
 /// Reports the end on standard error, as restic does: a line of JSON for programs, else a sentence.
