@@ -14,8 +14,7 @@ use onefold_engine::types::{SessionId, Timestamp};
 use crate::args::inspect::FindArgs;
 use crate::commands::ls::{Look, entry_line};
 use crate::interrupt::Interrupt;
-use crate::json::inspect::FindMatch;
-use crate::json::short_id;
+use crate::json::{inspect, short_id};
 use crate::open::{self, OpenedMetadata};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -122,7 +121,7 @@ impl Results<'_> {
             if 0 < self.hits {
                 self.output.bytes(b",\n")?;
             }
-            self.output.bytes(&serde_json::to_vec(&FindMatch::of(entry, path, owners))?)?;
+            self.output.bytes(&serde_json::to_vec(&inspect::found(entry, path, owners))?)?;
         } else {
             self.output.line(entry_line(self.output, entry, path, self.look))?;
         }

@@ -15,7 +15,7 @@ use crate::args::list::{LsArgs, SortArg};
 use crate::commands::ncdu;
 use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
-use crate::json::{LsNode, LsSnapshot, short_id};
+use crate::json::{list, short_id};
 use crate::open::OpenedSnapshot;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &LsArgs) -> Result
     let filters = args.directories.iter().map(|directory| Filter::parse(directory, args.recursive));
     let filters = filters.collect::<Result<Vec<_>>>()?;
     if output.json {
-        output.message(&LsSnapshot::of(session, snapshot))?;
+        output.message(&list::listed_snapshot(session, snapshot))?;
     } else if args.ncdu {
         ncdu::begin(output, session, snapshot)?;
     } else {
@@ -234,7 +234,7 @@ impl Listing<'_> {
     fn show(&self, entry: &Entry, path: &[u8]) -> Result<()> {
         if self.output.json {
             // Not flushed one by one: there may be millions.
-            self.output.line(serde_json::to_vec(&LsNode::of(entry, path, self.owners))?)?;
+            self.output.line(serde_json::to_vec(&list::node(entry, path, self.owners))?)?;
             return Ok(());
         }
         self.output.line(entry_line(self.output, entry, path, self.look))?;

@@ -9,7 +9,7 @@ use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
 use serde::Serialize;
 
-use crate::json::SnapshotObject;
+use crate::json::list;
 use crate::output::Output;
 
 /// Bytes that the size on disk is rounded up to.
@@ -65,7 +65,7 @@ impl Node {
 
 /// Writes the head, and begins the root.
 pub(super) fn begin(output: &Output, session: SessionId, snapshot: &Snapshot) -> Result<()> {
-    let about = serde_json::to_string(&SnapshotObject::of(session, snapshot))?;
+    let about = serde_json::to_string(&list::snapshot(session, snapshot))?;
     Ok(output.bytes(format!("[1, 2, {about},\n[{{\"name\":\"/\"}}").as_bytes())?)
 }
 

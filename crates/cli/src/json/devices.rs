@@ -3,20 +3,11 @@
 use onefold_engine::accelerator::AcceleratorUsage;
 use serde::Serialize;
 
-/// Work of a device, in the summary of a command.
-#[derive(Serialize)]
-pub(crate) struct AcceleratorSummary {
-    name: String,
-    batches: u64,
-    bytes: u64,
-    faults: u64,
-}
+use crate::json::{Object, object};
 
-impl AcceleratorSummary {
-    /// Takes all fields.
-    pub(crate) fn of(AcceleratorUsage { name, batches, bytes, faults }: AcceleratorUsage) -> Self {
-        Self { name, batches, bytes, faults }
-    }
+/// Work of a device, in the summary of a command.
+pub(crate) fn accelerator(AcceleratorUsage { name, batches, bytes, faults }: AcceleratorUsage) -> Object {
+    object! { name, batches, bytes, faults, }
 }
 
 /// `devices`.

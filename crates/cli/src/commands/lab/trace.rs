@@ -22,7 +22,7 @@ use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
-use crate::json::AcceleratorSummary;
+use crate::json::accelerator;
 use crate::json::inspect::ratio;
 use crate::json::lab::trace::{TraceDescribed, TraceExported, TraceWritten};
 use crate::open::open;
@@ -119,7 +119,7 @@ fn written(output: &Output, totals: Totals, usage: Option<AcceleratorUsage>) -> 
     if output.json {
         return Ok(output.message(&TraceWritten {
             totals,
-            accelerator: usage.map(AcceleratorSummary::of),
+            accelerator: usage.map(accelerator),
             peak_rss_bytes: process_peak_rss_bytes(),
         })?);
     }

@@ -4,7 +4,7 @@ use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Counts, TraceSummary, VersionSummary};
 use serde::Serialize;
 
-use crate::json::AcceleratorSummary;
+use crate::json::Object;
 
 /// `lab synth`, `lab import`, `lab record`.
 #[derive(Serialize)]
@@ -14,7 +14,7 @@ pub(crate) struct TraceWritten {
     pub(crate) totals: Totals,
     /// Work of a device, if one was used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) accelerator: Option<AcceleratorSummary>,
+    pub(crate) accelerator: Option<Object>,
     pub(crate) peak_rss_bytes: Option<u64>,
 }
 
