@@ -131,7 +131,7 @@ fn snapshots(settings: &Settings, output: &Arc<Output>, args: &RepairSnapshotsAr
     let is_name = suffix.len() < NAME_LEN_MAX && !suffix.iter().any(|byte| matches!(byte, 0 | b'/'));
     ensure!(is_name, "--suffix: no name can end like that");
     let mut run = Run::begin(settings, output, "repair snapshots")?;
-    // What is left does not keep snapshots from being repaired.
+    // Objects that stay damaged do not keep snapshots from being repaired.
     let mended = objects(&mut run, settings, output, args.dry_run);
     if !args.dry_run {
         // Nothing counts as lost that a container still holds whose deletion is pending.

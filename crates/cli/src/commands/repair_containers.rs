@@ -82,7 +82,7 @@ impl Run<'_> {
         let (kept, removed): (Vec<_>, Vec<_>) =
             quarantined.into_iter().partition(|container| salvaged.unreadable.contains(&container.name.id));
         if kept.is_empty() {
-            // What is damaged everywhere is what the user removes.
+            // The user removes only chunks of which every copy is damaged.
             salvaged.findings.clear();
         }
         self.store.remove_quarantined(&removed)?;
