@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use onefold_engine::Error;
-use serde::Serialize;
 
 use crate::args::flags;
 use crate::compat::{Dialect, LEFT_OUT_OF_RESTIC};
+use crate::json::object;
 use crate::output::{escape, say};
 
 /// Exit code.
@@ -160,20 +160,13 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "exit_error")]
-struct ExitError<'a> {
-    code: u8,
-    message: &'a str,
-}
-
 /// Returns true if messages are to be JSON, also where the command line cannot be read.
 pub(crate) fn wants_json() -> bool {
-    let typed = std::env::args_os().filter_map(|argument| match argument.as_bytes().strip_prefix(b"--json")? {
+    let mut typed = std::env::args_os().filter_map(|argument| match argument.as_bytes().strip_prefix(b"--json")? {
         b"" => Some(true),
         value => flags::truth(value.strip_prefix(b"=")?),
     });
-    typed.last() == Some(true)
+    typed.next_back() == Some(true)
 }
 
 /// Reports the end on standard error, as restic does: a line of JSON for programs, else a sentence.
@@ -193,7 +186,7 @@ pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&anyhow::Err
         _ => dialect.ending(known, sentence),
     };
     if json {
-        let exit = ExitError { code: code as u8, message: &message };
+        let exit = object! { message_type: "exit_error", code: u16::from(code as u8), message: &*message, };
         say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
         say(&escape(message.as_bytes()));

@@ -2,7 +2,6 @@
 //! program has come last.
 
 pub(crate) mod derive;
-pub(crate) mod devices;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
@@ -29,9 +28,7 @@ use onefold_engine::repo::{BackupOutcome, SnapshotId};
 use onefold_engine::restore::RestoreReport;
 use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::types::{SessionId, Timestamp};
-use serde::Serialize;
 
-pub(crate) use devices::accelerator;
 pub(crate) use list::GroupKey;
 pub(crate) use object::{Object, Value, fields, object};
 
@@ -44,6 +41,11 @@ pub(crate) const SHORT_ID_LEN: usize = 8;
 /// Returns the short form of a snapshot's id.
 pub(crate) fn short_id(session: SessionId) -> String {
     session.to_string().chars().take(SHORT_ID_LEN).collect()
+}
+
+/// Work of a device, in the summary of a command.
+pub(crate) fn accelerator(AcceleratorUsage { name, batches, bytes, faults }: AcceleratorUsage) -> Object {
+    object! { name, batches, bytes, faults, }
 }
 
 /// The end of a restore.
@@ -222,18 +224,6 @@ fn index(outcome: &BackupOutcome) -> Object {
         ..counters.into_iter().collect(),
         per_gigabyte,
     }
-}
-
-/// A key slot as `key list` lists it. Who made it is sealed, and known only of the slot in use.
-#[derive(Serialize)]
-pub(crate) struct KeyObject {
-    pub(crate) current: bool,
-    pub(crate) id: String,
-    #[serde(rename = "userName")]
-    pub(crate) user_name: String,
-    #[serde(rename = "hostName")]
-    pub(crate) host_name: String,
-    pub(crate) created: String,
 }
 
 /// `version`: that of restic if programs run this one instead. For restic's compiler stands the program that it is.

@@ -63,11 +63,13 @@ macro_rules! values {
 
 values! {
     Bool of bool: value => value;
-    Unsigned of u16, u32, u64: value => value.into();
+    Unsigned of u64: value => value;
+    Unsigned of u16, u32: value => value.into();
     Unsigned of usize: value => value as u64;
     Signed of i64: value => value;
     Float of f64: value => value;
-    Text of String, &str: value => value.into();
+    Text of String: value => value;
+    Text of &str: value => value.to_owned();
     Text of &[u8]: value => String::from_utf8_lossy(value).into_owned();
     Text of &Path: value => value.to_string_lossy().into_owned();
     Text of SnapshotId, LongRepositoryId, Fingerprint, ContainerId: value => value.to_string();
