@@ -14,6 +14,7 @@ pub(crate) mod backup;
 pub(crate) mod cdp;
 pub(crate) mod create;
 pub(crate) mod derive;
+pub(crate) mod flags;
 pub(crate) mod forget;
 pub(crate) mod inspect;
 pub(crate) mod key;

@@ -1,13 +1,14 @@
 //! End of the command: exit codes as the manual documents them, and one sentence.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use onefold_engine::Error;
-use serde::Serialize;
 
+use crate::args::flags;
 use crate::compat::{Dialect, LEFT_OUT_OF_RESTIC};
+use crate::json::object;
 use crate::output::{escape, say};
 
 /// Exit code.
@@ -159,16 +160,13 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "exit_error")]
-struct ExitError<'a> {
-    code: u8,
-    message: &'a str,
-}
-
 /// Returns true if messages are to be JSON, also where the command line cannot be read.
 pub(crate) fn wants_json() -> bool {
-    std::env::args_os().any(|argument| argument == OsStr::new("--json"))
+    let mut typed = std::env::args_os().filter_map(|argument| match argument.as_bytes().strip_prefix(b"--json")? {
+        b"" => Some(true),
+        value => flags::truth(value.strip_prefix(b"=")?),
+    });
+    typed.next_back() == Some(true)
 }
 
 /// Reports the end on standard error, as restic does: a line of JSON for programs, else a sentence.
@@ -188,7 +186,7 @@ pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&anyhow::Err
         _ => dialect.ending(known, sentence),
     };
     if json {
-        let exit = ExitError { code: code as u8, message: &message };
+        let exit = object! { message_type: "exit_error", code: u16::from(code as u8), message: &*message, };
         say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
         say(&escape(message.as_bytes()));

@@ -27,10 +27,10 @@ mod trust;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
-use crate::args::Arguments;
+use crate::args::{Arguments, flags};
 use crate::commands::PROGRAM;
 use crate::compat::Dialect;
 use crate::exit::Code;
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
         Ok(dialect) => dialect,
         Err(error) => return failed(Dialect::Onefold, &error, exit::wants_json()).into(),
     };
-    let arguments = match Arguments::try_parse_from(dialect.arguments(std::env::args_os())) {
+    let typed = flags::write_out(&Arguments::command(), dialect.arguments(std::env::args_os()));
+    let arguments = match Arguments::try_parse_from(typed) {
         Ok(arguments) => arguments,
         Err(error) => return usage(dialect, &error).into(),
     };

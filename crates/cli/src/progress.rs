@@ -16,8 +16,8 @@ use onefold_engine::monitor::Items;
 
 use crate::compat::Dialect;
 use crate::interrupt::{Interrupt, take_status_request};
-use crate::json::status::{RestoreStatus, Status};
-use crate::json::{Failure, UnknownSizes, VerboseStatus};
+use crate::json;
+use crate::json::status::Status;
 use crate::output::{Output, escape};
 use crate::settings::Verbosity;
 use crate::text;
@@ -200,14 +200,11 @@ impl Progress {
     pub(crate) fn finish_scan(&self) {
         self.finish_count();
         if self.output.json && self.names_files() {
-            let _ignored = self.output.message(&VerboseStatus {
-                action: "scan_finished",
-                item: String::new(),
-                duration: Some(self.elapsed().as_secs_f64()),
-                data_size: Some(self.total_bytes.load(Ordering::Relaxed)),
-                total_files: Some(self.total_items.load(Ordering::Relaxed)),
-                unknown: self.follows_restic().then(UnknownSizes::default),
-            });
+            let [bytes, files] =
+                [&self.total_bytes, &self.total_items].map(|total| Some(total.load(Ordering::Relaxed)));
+            let found = (Some(self.elapsed().as_secs_f64()), bytes, files);
+            let message = json::outcome("scan_finished", Path::new(""), found, self.follows_restic());
+            let _ignored = self.output.message(&message);
         }
     }
 
@@ -244,7 +241,7 @@ impl Progress {
             (true, Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair) => {
                 self.output.warn_message(&status);
             }
-            (true, Activity::Restore) => self.output.warn_message(&RestoreStatus::of(&status)),
+            (true, Activity::Restore) => self.output.warn_message(&status.of_restore()),
             (false, _) => self.bar.suspend(|| self.output.warn(&self.line(&status))),
         }
     }
@@ -265,7 +262,7 @@ impl Progress {
                     Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair => {
                         self.output.message(&status)
                     }
-                    Activity::Restore => self.output.message(&RestoreStatus::of(&status)),
+                    Activity::Restore => self.output.message(&status.of_restore()),
                 };
             }
         }
@@ -389,11 +386,9 @@ impl Progress {
     /// Reports the outcome of an entry.
     fn report_item(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
         if self.output.json {
-            let item = path.to_string_lossy().into_owned();
-            let unknown = self.follows_restic().then(UnknownSizes::default);
-            let total_files = unknown.as_ref().map(|_| 0);
-            let status = VerboseStatus { action, item, duration, data_size, total_files, unknown };
-            let _ignored = self.output.message(&status);
+            let follows_restic = self.follows_restic();
+            let found = (duration, data_size, follows_restic.then_some(0));
+            let _ignored = self.output.message(&json::outcome(action, path, found, follows_restic));
         } else {
             self.bar.suspend(|| self.output.note(&format!("{action:<9}  {}", path.display())));
         }
@@ -403,7 +398,7 @@ impl Progress {
     pub(crate) fn fail(&self, during: &'static str, path: &Path, message: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if self.output.json {
-            self.output.warn_message(&Failure::new(during, path, message.to_owned()));
+            self.output.warn_message(&json::failure(during, path, message.to_owned()));
         } else {
             // Most errors name the path that they are about.
             let path = path.display().to_string();

@@ -7,7 +7,7 @@ use onefold_engine::backup::Monitor;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
 
-use crate::json::status::Waiting;
+use crate::json::object;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -50,7 +50,7 @@ fn report_waiting(output: &Output, at_most: Duration) {
         "another command on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
     );
     if output.json {
-        output.warn_message(&Waiting { message });
+        output.warn_message(&object! { message_type: "waiting", message, });
     } else {
         output.note(&message);
     }

@@ -167,7 +167,7 @@ fn restore_overwrites_as_restic_does_unless_another_way_is_typed() {
     run(&fixture, &arguments).code(0);
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"new bytes");
     assert_eq!(std::fs::read(target.join("other")).unwrap(), b"mine");
-    // What is equal is not written again, whatever its time is.
+    // An equal file is not written again, whatever its time is.
     let inode = |name: &str| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(target.join(name)).unwrap());
     let before = inode("file");
     std::fs::File::options().write(true).open(target.join("file")).unwrap().set_modified(SystemTime::now()).unwrap();

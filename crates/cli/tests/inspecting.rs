@@ -70,7 +70,7 @@ fn programs_read_what_was_found_as_restic_writes_it() {
     let note = &oldest["matches"][0];
     assert_eq!((&note["path"], &note["type"]), (&"/source/dir/below/Note.txt".into(), &"file".into()));
     assert_eq!((&note["size"], &note["links"]), (&3.into(), &1.into()));
-    for field in ["permissions", "mtime", "atime", "ctime"] {
+    for field in ["permissions", "mtime", "atime", "ctime", "user", "group"] {
         assert!(note[field].is_string(), "{field}: {note}");
     }
     for field in ["mode", "uid", "gid", "inode"] {

@@ -113,6 +113,7 @@ fn entries_are_listed_with_any_name() {
         (&"node".into(), &"node".into(), &"file".into())
     );
     assert_eq!((&node["size"], &node["path"]), (&5.into(), &"/source/dir/below/deep".into()));
+    assert_eq!((&node["user"], node["group"].is_string()), (&messages[0]["username"], true));
     assert!(node["permissions"].as_str().unwrap().starts_with("-rw"));
     assert!(node["mtime"].is_string() && node["ctime"].is_string() && node["inode"].is_u64() && node["mode"].is_u64());
     let directory = messages.iter().find(|message| message["name"] == "below").unwrap();

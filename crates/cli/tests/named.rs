@@ -47,7 +47,7 @@ fn named_pipes_are_read_as_streams_with_a_parent_too_and_by_no_dry_run() {
         writer.join().unwrap();
         assert_eq!(dump(&fixture, "pipe"), two);
     }
-    // What a shell makes of `<(command)`.
+    // A shell makes this of `<(command)`.
     let onefold = env!("CARGO_BIN_EXE_onefold");
     let (repository, cache) = (fixture.path("repository"), fixture.path("cache"));
     let script =

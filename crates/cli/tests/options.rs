@@ -99,6 +99,11 @@ fn verbosity_is_counted_or_named() {
     assert!(says_files(&["-vv"]) && says_files(&["--verbose=2"]) && says_files(&["-v", "--verbose"]));
     assert!(!says_files(&["-v"]) && !says_files(&["--verbose=1"]) && !says_files(&["-vv", "--verbose=0"]));
     fixture.run(["snapshots", "--verbose=x"]).code(1).says("--verbose");
+    let around = fixture.run(["-v", "backup", "-v", "source", "--force=true", "--quiet=0", "--json=1", "--json=false"]);
+    around.code(0).says("/file");
+    // The error of a command line is JSON, too, unless it is switched off.
+    assert!(fixture.run(["snapshots", "--json=t", "--nothing"]).code(1).stderr().starts_with('{'));
+    assert!(!fixture.run(["snapshots", "--json", "--json=f", "--nothing"]).code(1).stderr().starts_with('{'));
 }
 
 #[test]
@@ -250,6 +255,12 @@ fn listings_are_sorted_and_reversed() {
     assert_eq!(names(&["--sort", "extension"]), ["c.gz", "b.txt", "a.zip"]);
     assert_eq!(names(&["--sort", "atime"]), names(&["--sort", "time"]));
     assert_eq!(names(&["--sort", "ctime"]).len(), 3);
+    for (name, seconds) in [("a.zip", 1), ("b.txt", 3), ("c.gz", 2)] {
+        let accessed = FileTimes::new().set_accessed(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        fs::File::open(fixture.path("source").join(name)).unwrap().set_times(accessed).unwrap();
+    }
+    fixture.run(["backup", "source", "-q", "--with-atime"]).code(0);
+    assert_eq!(names(&["--sort", "atime"]), ["a.zip", "c.gz", "b.txt"]);
     let long = fixture.run(["ls", "latest", "-l", "--human-readable"]).code(0).stdout();
     assert!(long.contains("2.930 KiB"), "{long}");
     let json = fixture.run(["ls", "latest:source", "--json", "--sort", "size"]).code(0).messages();

@@ -221,7 +221,7 @@ impl One<'_, '_> {
         let skips_sync = self.world.omits(Omission::CopiesNotSynced);
         let step = if skips_sync { CollectorStep::Ready } else { CollectorStep::Copied };
         let mut next = *state;
-        // What was damaged after the plan is not copied.
+        // Chunks that were damaged after the plan are not copied.
         let copy = me.copy.and(state.containers.chunks_in(state.containers.visible));
         next.containers.link(self.session, copy);
         self.push("C5 stores copies", Detail::Chunks(copy), Sights::NONE, next, Collector { step, ..done });

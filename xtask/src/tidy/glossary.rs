@@ -20,8 +20,6 @@ const FOREIGN: &[Exception] = &[
     ("crates/accel/src/fingerprint/", "lane", "a lane of a vector register"),
     ("crates/cli/src/args/list.rs", "blob", "`list blobs` of restic"),
     ("crates/cli/src/commands/list.rs", "blob", "`list blobs` of restic"),
-    ("crates/cli/src/json", "blob", "a field of restic's output"),
-    ("crates/cli/src/json/inspect.rs", "lane", "a parameter of Argon2"),
     ("crates/engine/src/crypto/seal.rs", "place", "`seal_in_place` of the library ring"),
     ("crates/engine/src/crypto/slot.rs", "lane", "a parameter of Argon2"),
 ];

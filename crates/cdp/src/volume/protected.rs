@@ -35,7 +35,7 @@ impl ProtectedVolume {
         self.sync_if(fua)
     }
 
-    /// Clears a range in parts that the activity log has space for, beside other requests. As with writes, each part reaches the volume before
+    /// Clears a range in parts that the activity log has space for, while other requests go on. As with writes, each part reaches the volume before
     /// the next enters the journal.
     fn clear(&self, op: Op, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {
         let of_origin = ZeroOptions { fua: Fua::No, ..options };

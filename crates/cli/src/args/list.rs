@@ -43,7 +43,7 @@ pub(crate) enum SortArg {
     /// The time of the last change of the contents
     #[value(alias = "time")]
     Mtime,
-    /// Like mtime: access times are not stored
+    /// The time of the last access, if the backup stored it, or else of the last change of the contents
     Atime,
     /// The time of the last change of the inode
     Ctime,

@@ -27,7 +27,7 @@ use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
-use crate::json::{AcceleratorSummary, BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
+use crate::json::{self, short_id};
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -234,9 +234,8 @@ fn print(output: &Output, outcome: &BackupOutcome, usage: Option<AcceleratorUsag
     let report = &outcome.report;
     let elapsed = progress.elapsed();
     if output.json {
-        let index = (Verbosity::Verbose <= output.verbosity).then(|| Index::of(outcome));
-        let additions = (index, usage.map(AcceleratorSummary::of));
-        output.message(&BackupSummary::of(report, additions, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
+        let with_index = Verbosity::Verbose <= output.verbosity;
+        output.message(&json::backed_up(outcome, usage, elapsed, with_index))?;
         // The engine's note of it is for people only.
         if let Some(reason) = outcome.index_degraded.as_ref().filter(|_| Verbosity::Normal <= output.verbosity) {
             output.warn(&format!("warning: the index will be rebuilt next time: {reason}"));
@@ -301,16 +300,7 @@ fn try_out(
     let elapsed = progress.elapsed();
     let summary = &found.summary;
     if output.json {
-        output.message(&DryRunSummary {
-            dry_run: true,
-            entries: EntryCounts::of(summary, start, OsHost::new().now()),
-            total_files_processed: summary.files_processed,
-            total_bytes_processed: summary.bytes_processed,
-            total_duration: elapsed.as_secs_f64(),
-            bytes_to_read: found.bytes_to_read,
-            data_blobs: summary.data_chunks,
-            data_added: summary.data_added,
-        })?;
+        output.message(&json::tried_out(&found, (start, OsHost::new().now()), elapsed))?;
     } else if Verbosity::Normal <= output.verbosity {
         print_entries(output, summary)?;
         output.line(format!(

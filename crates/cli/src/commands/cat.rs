@@ -16,8 +16,7 @@ use crate::args::SelectionArgs;
 use crate::args::inspect::CatObject;
 use crate::commands::ls::descend;
 use crate::interrupt::Interrupt;
-use crate::json::SnapshotObject;
-use crate::json::inspect::{CatConfig, CatKey, CatNode};
+use crate::json::{inspect, list};
 use crate::open::{self, OpenedCache, OpenedSnapshot, find_by_id, open};
 use crate::output::{Output, WriteFailure};
 use crate::settings::Settings;
@@ -26,7 +25,7 @@ use crate::trust;
 /// Writes an object: JSON, but for chunks, which are written as they are.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject) -> Result<()> {
     match object {
-        CatObject::Config => pretty(output, &CatConfig::of(&open(settings, output)?.store.config)),
+        CatObject::Config => pretty(output, &inspect::config(&open(settings, output)?.store.config)),
         CatObject::Key { id } => key(settings, output, id),
         CatObject::Snapshot { snapshot, selection } => {
             let opened = open(settings, output)?;
@@ -34,7 +33,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject)
             ensure!(name.path.is_none(), "{snapshot}: a path in a snapshot is shown by `onefold cat tree`");
             let commits = trust::read_commits(settings, output, &opened.store)?;
             let (session, snapshot) = open::find(output, &commits, selection, &name)?;
-            pretty(output, &SnapshotObject::of(session, snapshot))
+            pretty(output, &list::snapshot(session, snapshot))
         }
         CatObject::Tree { snapshot, selection } => tree(settings, output, snapshot, selection),
         CatObject::Chunk { fingerprint } => chunk(settings, output, fingerprint),
@@ -56,7 +55,7 @@ fn key(settings: &Settings, output: &Output, id: &str) -> Result<()> {
         bail!("the repository is not encrypted: it has no key slots");
     }
     let found = read_slots(&*opened.store.objects, opened.store.config.repository)?;
-    pretty(output, &CatKey::of(find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?))
+    pretty(output, &inspect::key(find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?))
 }
 
 /// Writes the entries of one directory, an entry a line: there may be millions.
@@ -73,7 +72,7 @@ fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionA
         }
         let path = [&base[..], b"/", &hinted.entry.name].concat();
         output.bytes(separator)?;
-        output.bytes(&serde_json::to_vec(&CatNode::of(&hinted.entry, &path))?)?;
+        output.bytes(&serde_json::to_vec(&inspect::node(&hinted.entry, &path, &found.snapshot.owners))?)?;
         separator = b",\n";
     }
     output.line("\n]}")?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::accelerator::{Accelerator, AcceleratorUsage};
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, ReadData, Severity, check};
-use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
 
@@ -13,7 +12,7 @@ use crate::accelerator;
 use crate::args::SelectionArgs;
 use crate::args::list::CheckArgs;
 use crate::interrupt::Interrupt;
-use crate::json::{AcceleratorSummary, CheckFailure, CheckSummary};
+use crate::json;
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -81,27 +80,13 @@ fn how_much(args: &CheckArgs) -> Result<ReadData> {
 fn print(output: &Output, report: &CheckReport, usage: Option<AcceleratorUsage>, damaged: usize) -> Result<()> {
     for finding in &report.findings {
         if output.json {
-            output.warn_message(&CheckFailure::of(finding));
+            output.warn_message(&json::finding(finding));
         } else {
             print_finding(output, finding);
         }
     }
     if output.json {
-        output.message(&CheckSummary {
-            num_errors: damaged,
-            broken_packs: None,
-            suggest_repair_index: false,
-            suggest_prune: false,
-            snapshots: report.snapshots,
-            snapshots_total: report.snapshots_total,
-            containers: report.containers,
-            chunks: report.chunks,
-            chunks_read: report.chunks_read,
-            bytes_read: report.bytes_read,
-            leftovers: report.leftovers,
-            accelerator: usage.map(AcceleratorSummary::of),
-            peak_rss_bytes: process_peak_rss_bytes(),
-        })?;
+        output.message(&json::checked(report, usage, damaged))?;
     } else if Verbosity::Normal <= output.verbosity {
         output.line(format!(
             "checked {}, {} with {}; read {}",

@@ -21,9 +21,8 @@ use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::commands::snapshots::Table;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
-use crate::json::derive::{ChangedSnapshot, ChangedSummary, RecoverSummary, RecoveredSnapshot};
-use crate::json::repair::LostPath;
-use crate::json::{Failure, SnapshotObject, short_id};
+use crate::json::derive::{changed, recovered};
+use crate::json::{self, object, short_id};
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -50,11 +49,11 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
             named.push(id);
         }
     }
-    let (mut recovered_snapshots, mut lost_snapshots) = (0, 0);
+    let (mut recovered_snapshots, mut lost_snapshots) = (0_u64, 0_u64);
     for id in named {
         let derived = repo::recover(&run.opened.store, &run.options, id, tags.as_deref())
             .with_context(|| format!("snapshot {}", short_id(id)))?;
-        let (old, recovered) = (short_id(id), RecoveredSnapshot::of(id, &derived));
+        let (old, recovered) = (short_id(id), recovered(id, &derived));
         recovered_snapshots += u64::from(matches!(derived, Derived::Made(..)));
         match (recovered, &derived) {
             (Some(recovered), _) if output.json => output.message(&recovered)?,
@@ -76,8 +75,9 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
         }
     }
     if output.json {
-        let peak_rss_bytes = process_peak_rss_bytes();
-        output.message(&RecoverSummary { recovered_snapshots, lost_snapshots, peak_rss_bytes })?;
+        output.message(&object! {
+            message_type: "summary", recovered_snapshots, lost_snapshots, peak_rss_bytes?: process_peak_rss_bytes(),
+        })?;
     }
     run.finish()?;
     ensure!(lost_snapshots == 0, Unreadable::NotRecovered);
@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
     fn list_forgotten(&self) -> Result<()> {
         let listed = self.commits.forgotten_snapshots();
         if self.output.json {
-            let objects: Vec<_> = listed.iter().map(|(id, snapshot)| SnapshotObject::of(*id, snapshot)).collect();
+            let objects: Vec<_> = listed.iter().map(|(id, snapshot)| json::list::snapshot(*id, snapshot)).collect();
             self.output.message(&objects)?;
         } else {
             let table = Table { output: self.output, compact: false, long_ids: false, reasons: None };
@@ -250,7 +250,7 @@ impl<'a> Run<'a> {
 
     pub(super) fn report(&self, old: SessionId, new: SessionId) -> Result<()> {
         if self.output.json {
-            self.output.message(&ChangedSnapshot::of(old, Some(new)))?;
+            self.output.message(&changed(old, Some(new)))?;
         } else if Verbosity::Normal <= self.output.verbosity {
             self.output.line(format!("snapshot {} saved in place of {}", short_id(new), short_id(old)))?;
         }
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
 
     pub(super) fn would_change(&self, id: SessionId, what: &str) -> Result<()> {
         if self.output.json {
-            self.output.message(&ChangedSnapshot::of(id, None))?;
+            self.output.message(&changed(id, None))?;
         } else {
             self.output.line(format!("would change snapshot {}: {what}", short_id(id)))?;
         }
@@ -276,10 +276,11 @@ impl<'a> Run<'a> {
     /// Prints how many snapshots were changed, as restic does.
     pub(super) fn summarize(&self, changed: u64, dry_run: bool) -> Result<()> {
         if self.output.json {
-            return Ok(self.output.message(&ChangedSummary {
+            return Ok(self.output.message(&object! {
+                message_type: "summary",
                 changed_snapshots: changed,
-                dry_run,
-                peak_rss_bytes: process_peak_rss_bytes(),
+                dry_run?: dry_run.then_some(true),
+                peak_rss_bytes?: process_peak_rss_bytes(),
             })?);
         }
         if Verbosity::Normal <= self.output.verbosity {
@@ -320,7 +321,7 @@ impl Monitor for Listener {
     fn lost(&self, path: &Path, loss: Loss) {
         // A reader that has gone away shows when the snapshot is reported.
         let _ignored = if self.output.json {
-            self.output.message(&LostPath::of(path, loss))
+            self.output.message(&json::repair::lost(path, loss))
         } else {
             let what = match loss {
                 Loss::Directory => "with everything in it".to_owned(),
@@ -334,7 +335,7 @@ impl Monitor for Listener {
 
     fn failure(&self, path: &Path, error: &Error) {
         if self.output.json {
-            self.output.warn_message(&Failure::new(self.command, path, error.to_string()));
+            self.output.warn_message(&json::failure(self.command, path, error.to_string()));
         } else {
             self.output.warn(&format!("error: {}: {error}", path.display()));
         }

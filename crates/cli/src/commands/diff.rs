@@ -3,14 +3,14 @@
 use anyhow::{Context, Result};
 use onefold_engine::inspect::{Diff, DiffReport, SideCounts};
 use onefold_engine::io::tree::EntryKind;
-use onefold_engine::repo::{SnapshotId, SnapshotName};
+use onefold_engine::repo::SnapshotName;
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::types::{Fingerprint, SessionId};
 
 use crate::args::inspect::DiffArgs;
 use crate::commands::ls::descend;
-use crate::json::inspect::{DiffChange, DiffStat, DiffStatistics, modifier};
+use crate::json::inspect::{change, compared, modifier};
 use crate::json::short_id;
 use crate::open::{self, OpenedMetadata};
 use crate::output::Output;
@@ -26,28 +26,22 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DiffArgs) -> Resu
         output.line(format!("comparing snapshot {} to {}:\n", short_id(before), short_id(after)))?;
     }
     let mut diff = Diff::new(&reader, (old, new), args.metadata, &cache.scratch(), settings.memory_bytes / 8)?;
-    while let Some(change) = diff.next(&mut reader, &interrupt)? {
-        let mut path = change.path.clone();
-        if change.kind == EntryKind::Directory {
+    while let Some(found) = diff.next(&mut reader, &interrupt)? {
+        let mut path = found.path.clone();
+        if found.kind == EntryKind::Directory {
             path.push(b'/');
         }
         if output.json {
-            output.line(serde_json::to_vec(&DiffChange::of(&change, &path))?)?;
+            output.line(serde_json::to_vec(&change(&found, &path))?)?;
         } else {
-            let mut line = format!("{:<5}", modifier(change.difference)).into_bytes();
+            let mut line = format!("{:<5}", modifier(found.difference)).into_bytes();
             line.extend(output.printable(&path));
             output.line(line)?;
         }
     }
     let report = diff.report();
     if output.json {
-        output.message(&DiffStatistics {
-            source_snapshot: SnapshotId(before).to_string(),
-            target_snapshot: SnapshotId(after).to_string(),
-            changed_files: report.changed,
-            added: DiffStat::of(&report.added),
-            removed: DiffStat::of(&report.removed),
-        })?;
+        output.message(&compared(before, after, &report))?;
     } else if Verbosity::Normal <= output.verbosity {
         print_statistics(output, &report)?;
     }

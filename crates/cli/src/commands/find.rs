@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use onefold_engine::inspect::{Found, Search, SearchOptions};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::repo::SnapshotId;
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{OwnerNames, Snapshot};
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::MetadataReader;
 use onefold_engine::types::{SessionId, Timestamp};
@@ -14,8 +14,7 @@ use onefold_engine::types::{SessionId, Timestamp};
 use crate::args::inspect::FindArgs;
 use crate::commands::ls::{Look, entry_line};
 use crate::interrupt::Interrupt;
-use crate::json::inspect::FindMatch;
-use crate::json::short_id;
+use crate::json::{inspect, short_id};
 use crate::open::{self, OpenedMetadata};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -89,7 +88,7 @@ impl Results<'_> {
             if self.hits == 0 {
                 self.first(session, snapshot)?;
             }
-            self.hit(&found)?;
+            self.hit(&found, &snapshot.owners)?;
             self.hits += 1;
         }
         if 0 < self.hits {
@@ -116,13 +115,13 @@ impl Results<'_> {
         Ok(())
     }
 
-    fn hit(&self, found: &Found) -> Result<()> {
+    fn hit(&self, found: &Found, owners: &OwnerNames) -> Result<()> {
         let (entry, path) = (&found.hinted.entry, &found.path);
         if self.output.json {
             if 0 < self.hits {
                 self.output.bytes(b",\n")?;
             }
-            self.output.bytes(&serde_json::to_vec(&FindMatch::of(entry, path))?)?;
+            self.output.bytes(&serde_json::to_vec(&inspect::found(entry, path, owners))?)?;
         } else {
             self.output.line(entry_line(self.output, entry, path, self.look))?;
         }

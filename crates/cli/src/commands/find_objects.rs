@@ -14,8 +14,7 @@ use onefold_engine::types::{Fingerprint, SessionId};
 
 use crate::args::inspect::FindArgs;
 use crate::interrupt::Interrupt;
-use crate::json::inspect::FoundObject;
-use crate::json::short_id;
+use crate::json::{inspect, short_id};
 use crate::open::{self, OpenedCache, OpenedMetadata, find_by_id};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -144,7 +143,7 @@ impl Results<'_> {
         if output.json {
             let separator: &[u8] = if self.found.is_empty() { b"" } else { b"," };
             output.bytes(separator)?;
-            output.bytes(&serde_json::to_vec(&FoundObject::of(session, snapshot, fingerprint, path, tree))?)?;
+            output.bytes(&serde_json::to_vec(&inspect::found_chunk((session, snapshot), fingerprint, path, tree))?)?;
         } else {
             let shown = output.printable(path);
             if let Some(tree) = tree {

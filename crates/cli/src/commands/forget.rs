@@ -18,8 +18,8 @@ use crate::commands::snapshots::{Table, heading};
 use crate::commands::{prune, what_if};
 use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
-use crate::json::list::{ForgetGroup, KeepReason};
-use crate::json::{GroupKey, SnapshotObject, short_id};
+use crate::json::list::forget_group;
+use crate::json::{GroupKey, short_id};
 use crate::open::{self, open};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -226,7 +226,8 @@ impl Run<'_> {
 
     fn print(&self, plan: &ForgetPlan<'_>) -> Result<()> {
         if self.output.json {
-            let groups: Vec<ForgetGroup> = plan.groups.iter().map(group_object).collect();
+            let groups = plan.groups.iter().map(|group| forget_group(key_of(group), group, matches));
+            let groups: Vec<_> = groups.collect();
             return Ok(self.output.message(&groups)?);
         }
         if self.verbosity < Verbosity::Normal {
@@ -315,24 +316,4 @@ fn key_of(group: &GroupPlan<'_>) -> GroupKey {
         paths: group.key.paths.as_ref().map(texts),
         tags: group.key.tags.clone(),
     }
-}
-
-fn group_object(group: &GroupPlan<'_>) -> ForgetGroup {
-    let object = |candidate: &Candidate<'_>| SnapshotObject::of(candidate.id, candidate.snapshot);
-    let of = |is_kept: bool| group.snapshots.iter().filter(move |(_, fate)| (*fate != Fate::Forgotten) == is_kept);
-    let GroupKey { hostname, paths, tags } = key_of(group);
-    let reasons = of(true).map(|(candidate, fate)| KeepReason { snapshot: object(candidate), matches: matches(fate) });
-    ForgetGroup {
-        tags: tags.and_then(none_if_empty),
-        host: hostname,
-        paths,
-        keep: none_if_empty(of(true).map(|(candidate, _)| object(candidate)).collect()),
-        remove: none_if_empty(of(false).map(|(candidate, _)| object(candidate)).collect()),
-        reasons: none_if_empty(reasons.collect()),
-    }
-}
-
-/// Returns what restic writes for a list: `null` if it is empty.
-fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
-    if list.is_empty() { None } else { Some(list) }
 }

@@ -12,7 +12,7 @@ use onefold_engine::store::{self, CreateOptions};
 
 use crate::args::create::{InitArgs, PurposeArg};
 use crate::args::key::KeyCostArgs;
-use crate::json::Initialized;
+use crate::json::object;
 use crate::open::objects_and_host;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -51,8 +51,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encrypt
     Pinned::read(settings, output, directory).remember(output, &store);
     let id = LongRepositoryId(store.config.repository).to_string();
     if output.json {
-        let repository = directory.to_string_lossy().into_owned();
-        output.message(&Initialized { id, repository })?;
+        output.message(&object! { message_type: "initialized", id, repository: directory.as_path(), })?;
     } else {
         output.line(format!("created repository {id} at {}", directory.display()))?;
     }

@@ -8,7 +8,7 @@ use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, read_slots, re
 
 use crate::args::key::{KeyCommand, NewKeyArgs};
 use crate::commands::init::{cost, too_costly};
-use crate::json::{KeyObject, SHORT_ID_LEN};
+use crate::json::{SHORT_ID_LEN, object};
 use crate::open::{Opened, find_by_id, open};
 use crate::output::Output;
 use crate::password::PasswordSource;
@@ -66,21 +66,21 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
             output.warn(&format!("key slot {}: unknown who made it: its label does not open", hex(&slot.id)));
             SlotLabel::default()
         });
-        let created = text::local_time(slot.created);
-        KeyObject { current, id: hex(&slot.id), user_name: label.user, host_name: label.host, created }
+        (current, hex(&slot.id), label, text::local_time(slot.created))
     });
-    let keys: Vec<KeyObject> = keys.collect();
     if output.json {
-        output.message(&keys)?;
+        let keys = keys.map(|(current, id, SlotLabel { user, host }, created)| {
+            object! { current, id, userName: user, hostName: host, created, }
+        });
+        output.message(&keys.collect::<Vec<_>>())?;
     } else {
         output.line(format!(" {:SHORT_ID_LEN$}  {:19}  {:12}  Host", "ID", "Created", "User"))?;
-        for key in &keys {
-            let mark = if key.current { '*' } else { ' ' };
-            let id: String = key.id.chars().take(SHORT_ID_LEN).collect();
+        for (current, id, SlotLabel { user, host }, created) in keys {
+            let mark = if current { '*' } else { ' ' };
+            let id: String = id.chars().take(SHORT_ID_LEN).collect();
             let printable = |label: &str| String::from_utf8_lossy(&output.printable(label.as_bytes())).into_owned();
             let shown = |label: &str| if label.is_empty() { "unknown".to_owned() } else { printable(label) };
-            let (user, host) = (shown(&key.user_name), shown(&key.host_name));
-            output.line(format!("{mark}{id}  {}  {user:12}  {host}", key.created))?;
+            output.line(format!("{mark}{id}  {created}  {:12}  {}", shown(&user), shown(&host)))?;
         }
     }
     output.flush()?;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, bail, ensure};
+use onefold_engine::snapshot::OwnerNames;
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::DirectoryCursor;
 use onefold_engine::store::walk::{Event, TreeWalk};
@@ -14,7 +15,7 @@ use crate::args::list::{LsArgs, SortArg};
 use crate::commands::ncdu;
 use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
-use crate::json::{LsNode, LsSnapshot, short_id};
+use crate::json::{list, short_id};
 use crate::open::OpenedSnapshot;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -28,7 +29,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &LsArgs) -> Result
     let filters = args.directories.iter().map(|directory| Filter::parse(directory, args.recursive));
     let filters = filters.collect::<Result<Vec<_>>>()?;
     if output.json {
-        output.message(&LsSnapshot::of(session, snapshot))?;
+        output.message(&list::listed_snapshot(session, snapshot))?;
     } else if args.ncdu {
         ncdu::begin(output, session, snapshot)?;
     } else {
@@ -53,7 +54,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &LsArgs) -> Result
         (false, SortArg::Name, false) => Form::AsWalked,
         (false, _, _) => Form::Sorted,
     };
-    let mut listing = Listing { output, look, form, filters, interrupt: &found.interrupt, held: Vec::new() };
+    let owners = &snapshot.owners;
+    let mut listing = Listing { output, owners, look, form, filters, interrupt: &found.interrupt, held: Vec::new() };
     let result = listing.walk(&mut reader, root, &base);
     if form == Form::Sorted {
         listing.show_sorted(args.sort, args.reverse)?;
@@ -153,6 +155,7 @@ enum Form {
 
 struct Listing<'a> {
     output: &'a Output,
+    owners: &'a OwnerNames,
     look: Look,
     form: Form,
     filters: Vec<Filter>,
@@ -212,11 +215,13 @@ impl Listing<'_> {
             Content::File { ctime, .. } => *ctime,
             Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => entry.mtime,
         };
+        let accessed = |entry: &Entry| entry.notes.atime.unwrap_or(entry.mtime);
         match by {
             // In the order of the tree, as without sorting.
             SortArg::Name => {}
             SortArg::Size => held.sort_by(|(p, a), (q, b)| (a.size(), p).cmp(&(b.size(), q))),
-            SortArg::Mtime | SortArg::Atime => held.sort_by(|(p, a), (q, b)| (a.mtime, p).cmp(&(b.mtime, q))),
+            SortArg::Mtime => held.sort_by(|(p, a), (q, b)| (a.mtime, p).cmp(&(b.mtime, q))),
+            SortArg::Atime => held.sort_by(|(p, a), (q, b)| (accessed(a), p).cmp(&(accessed(b), q))),
             SortArg::Ctime => held.sort_by(|(p, a), (q, b)| (changed(a), p).cmp(&(changed(b), q))),
             SortArg::Extension => held.sort_by(|(p, _), (q, _)| (extension(p), p).cmp(&(extension(q), q))),
         }
@@ -229,7 +234,7 @@ impl Listing<'_> {
     fn show(&self, entry: &Entry, path: &[u8]) -> Result<()> {
         if self.output.json {
             // Not flushed one by one: there may be millions.
-            self.output.line(serde_json::to_vec(&LsNode::of(entry, path))?)?;
+            self.output.line(serde_json::to_vec(&list::node(entry, path, self.owners))?)?;
             return Ok(());
         }
         self.output.line(entry_line(self.output, entry, path, self.look))?;

@@ -7,9 +7,8 @@ use onefold_engine::io::tree::EntryKind;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
-use serde::Serialize;
 
-use crate::json::SnapshotObject;
+use crate::json::{Object, list, object};
 use crate::output::Output;
 
 /// Bytes that the size on disk is rounded up to.
@@ -25,47 +24,29 @@ pub(super) enum Opens {
 }
 
 /// An entry as the format has it.
-#[derive(Serialize)]
-struct Node {
-    name: String,
-    asize: u64,
-    dsize: u64,
-    dev: u64,
-    ino: u64,
-    nlink: u64,
-    notreg: bool,
-    uid: u32,
-    gid: u32,
-    mode: u32,
-    mtime: u64,
-}
-
-impl Node {
-    fn of(entry: &Entry) -> Self {
-        let inode = match &entry.content {
-            Content::File { inode, .. } => *inode,
-            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => 0,
-        };
-        Self {
-            name: String::from_utf8_lossy(&entry.name).into_owned(),
-            asize: entry.size(),
-            dsize: entry.size().div_ceil(BLOCK_LEN).saturating_mul(BLOCK_LEN),
-            dev: entry.link.map_or(0, |link| link.device),
-            ino: entry.link.map_or(inode, |link| link.inode),
-            nlink: entry.link.map_or(1, |link| link.links),
-            notreg: !matches!(entry.kind, EntryKind::File | EntryKind::Directory),
-            uid: entry.uid,
-            gid: entry.gid,
-            mode: entry.mode & 0o7777,
-            // The format knows no time before 1970.
-            mtime: u64::try_from(entry.mtime.seconds).unwrap_or(0),
-        }
+fn node(entry: &Entry) -> Object {
+    let inode = match &entry.content {
+        Content::File { inode, .. } => *inode,
+        Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => 0,
+    };
+    object! {
+        name: &entry.name[..],
+        asize: entry.size(),
+        dsize: entry.size().div_ceil(BLOCK_LEN).saturating_mul(BLOCK_LEN),
+        dev: entry.link.map_or(0, |link| link.device),
+        ino: entry.link.map_or(inode, |link| link.inode),
+        nlink: entry.link.map_or(1, |link| link.links),
+        notreg: !matches!(entry.kind, EntryKind::File | EntryKind::Directory),
+        entry { uid, gid },
+        mode: entry.mode & 0o7777,
+        // The format knows no time before 1970.
+        mtime: u64::try_from(entry.mtime.seconds).unwrap_or(0),
     }
 }
 
 /// Writes the head, and begins the root.
 pub(super) fn begin(output: &Output, session: SessionId, snapshot: &Snapshot) -> Result<()> {
-    let about = serde_json::to_string(&SnapshotObject::of(session, snapshot))?;
+    let about = serde_json::to_string(&list::snapshot(session, snapshot))?;
     Ok(output.bytes(format!("[1, 2, {about},\n[{{\"name\":\"/\"}}").as_bytes())?)
 }
 
@@ -73,7 +54,7 @@ pub(super) fn begin(output: &Output, session: SessionId, snapshot: &Snapshot) ->
 pub(super) fn show(output: &Output, entry: &Entry, depth: usize, opens: Opens) -> Result<()> {
     let bracket = if opens == Opens::Directory { "[" } else { "" };
     output.bytes(format!(",\n{:indent$}{bracket}", "", indent = 2 * depth).as_bytes())?;
-    Ok(output.bytes(&serde_json::to_vec(&Node::of(entry))?)?)
+    Ok(output.bytes(&serde_json::to_vec(&node(entry))?)?)
 }
 
 /// Ends a directory at this depth.

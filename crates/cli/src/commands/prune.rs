@@ -10,7 +10,7 @@ use onefold_engine::collect::{
     unfinished_backups,
 };
 use onefold_engine::compress::Compression;
-use onefold_engine::io::os::{give_way, process_peak_rss_bytes};
+use onefold_engine::io::os::give_way;
 use onefold_engine::io::os_identity::host_name;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
@@ -19,7 +19,7 @@ use onefold_engine::store::{QuarantinedContainer, Store};
 use crate::args::prune::{LimitArgs, PruneArgs};
 use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
-use crate::json::prune::{PruneSummary, WaitedSession};
+use crate::json::prune::pruned;
 use crate::json::short_id;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
@@ -159,7 +159,7 @@ fn print(
         output.warn(finding);
     }
     if output.json {
-        output.message(&summary(args, report, (quarantined, unfinished)))?;
+        output.message(&pruned(args.dry_run, report, (quarantined, unfinished)))?;
     } else if Verbosity::Normal <= output.verbosity {
         for line in lines(args, report) {
             output.line(line)?;
@@ -346,56 +346,4 @@ fn waited(session: &UnendedSession) -> String {
     let host = if session.hostname.is_empty() { "an unknown host" } else { &session.hostname };
     let since = session.began.map_or_else(String::new, |began| format!(", since {}", text::local_time(began)));
     format!("  session {} on {host}{since}", short_id(session.id))
-}
-
-fn summary(
-    args: &PruneArgs,
-    report: &PruneReport,
-    (quarantined, unfinished): (&[QuarantinedContainer], &[UnfinishedBackup]),
-) -> PruneSummary {
-    let plan = &report.plan;
-    let kept_seconds = if let PruneState::Kept(left) = &report.state { Some(left.as_secs()) } else { None };
-    let waiting_for = WaitedSession::of_state(&report.state);
-    PruneSummary {
-        dry_run: args.dry_run,
-        quick: report.is_quick,
-        snapshots: report.snapshots,
-        containers: plan.containers,
-        stored_bytes: plan.stored_bytes,
-        unused_bytes: plan.unused_bytes,
-        planned_removed_containers: plan.removed_containers,
-        planned_removed_bytes: plan.removed_bytes,
-        planned_copied_containers: plan.copied_containers,
-        planned_refreshed_containers: plan.refreshed_containers,
-        planned_copied_bytes: plan.copied_bytes,
-        planned_freed_bytes: plan.freed_bytes(),
-        planned_left_unused_bytes: plan.left_unused_bytes,
-        planned_apart_containers: plan.apart_containers,
-        planned_grown_bytes: plan.grown_bytes,
-        bases_containers: plan.bases_containers,
-        bases_bytes: plan.bases_bytes,
-        deleted_containers: report.deleted_containers,
-        deleted_bytes: report.deleted_bytes,
-        quarantined_now_containers: report.quarantined_containers,
-        quarantined_now_bytes: report.quarantined_bytes,
-        quarantined_containers: quarantined.len() as u64,
-        quarantined_bytes: bytes_of(quarantined),
-        rescued_containers: report.rescued_containers,
-        rescued_chunks: report.rescued_chunks,
-        written_containers: report.written_containers,
-        written_bytes: report.written_bytes,
-        copied_regions_bytes: report.copied_regions_bytes,
-        written_regions_bytes: report.written_regions_bytes,
-        recompressed_regions: report.recompressed_regions,
-        moved_containers: report.moved.containers,
-        moved_anywhere_containers: report.moved.anywhere,
-        fenced: report.fenced.iter().map(ToString::to_string).collect(),
-        lacks_space: report.lacks_space,
-        waiting_for,
-        kept_seconds,
-        leftovers_removed: report.leftovers.0,
-        unfinished_backups: unfinished.len() as u64,
-        unfinished_bytes: unfinished.iter().map(|backup| backup.bytes).sum(),
-        peak_rss_bytes: process_peak_rss_bytes(),
-    }
 }

@@ -22,8 +22,7 @@ use crate::commands::{prune, repair_containers};
 use crate::exit::Unreadable;
 use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
-use crate::json::repair::{MendedObject, RepairIndexSummary};
-use crate::json::short_id;
+use crate::json::{object, repair, short_id};
 use crate::open::{self, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -83,7 +82,7 @@ fn index(settings: &Settings, output: &Arc<Output>, args: &RepairIndexArgs) -> R
 
 fn print_index(output: &Output, rebuilt: &RebuiltIndex) -> Result<()> {
     if output.json {
-        output.message(&RepairIndexSummary::of(rebuilt))?;
+        output.message(&repair::rebuilt(rebuilt))?;
     } else if Verbosity::Normal <= output.verbosity {
         let (containers, chunks) = (text::count(rebuilt.containers, "container"), text::count(rebuilt.chunks, "chunk"));
         output.line(format!("the index was rebuilt: {containers} with {chunks}"))?;
@@ -111,7 +110,7 @@ fn objects(run: &mut Run<'_>, settings: &Settings, output: &Output, is_dry_run: 
             output.warn(&format!("warning: {object}: {how}"));
         }
         if output.json {
-            output.message(&MendedObject { object, how, dry_run: is_dry_run })?;
+            output.message(&object! { message_type: "mended", object: &**object, how: *how, dry_run: is_dry_run, })?;
         } else if Verbosity::Normal <= output.verbosity {
             output.line(format!("{object}: {}{how}", if is_dry_run { "would be " } else { "" }))?;
         }
@@ -132,7 +131,7 @@ fn snapshots(settings: &Settings, output: &Arc<Output>, args: &RepairSnapshotsAr
     let is_name = suffix.len() < NAME_LEN_MAX && !suffix.iter().any(|byte| matches!(byte, 0 | b'/'));
     ensure!(is_name, "--suffix: no name can end like that");
     let mut run = Run::begin(settings, output, "repair snapshots")?;
-    // What is left does not keep snapshots from being repaired.
+    // Objects that stay damaged do not keep snapshots from being repaired.
     let mended = objects(&mut run, settings, output, args.dry_run);
     if !args.dry_run {
         // Nothing counts as lost that a container still holds whose deletion is pending.

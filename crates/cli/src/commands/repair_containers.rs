@@ -17,9 +17,8 @@ use crate::args::repair::RepairContainersArgs;
 use crate::commands::check::print_finding;
 use crate::commands::prune::{bytes_of, collection_lines, request, waited_lines, waiting_line};
 use crate::interrupt::Interrupt;
-use crate::json::CheckFailure;
-use crate::json::prune::WaitedSession;
-use crate::json::repair::RepairContainersSummary;
+use crate::json::prune::waiting_for;
+use crate::json::{self, Object, object};
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -83,7 +82,7 @@ impl Run<'_> {
         let (kept, removed): (Vec<_>, Vec<_>) =
             quarantined.into_iter().partition(|container| salvaged.unreadable.contains(&container.name.id));
         if kept.is_empty() {
-            // What is damaged everywhere is what the user removes.
+            // The user removes only chunks of which every copy is damaged.
             salvaged.findings.clear();
         }
         self.store.remove_quarantined(&removed)?;
@@ -162,7 +161,7 @@ impl Run<'_> {
         let containers = self.store.display(Prefix::Containers);
         for finding in report.findings.iter().filter(|finding| finding.object.starts_with(&containers)) {
             if self.output.json {
-                self.output.warn_message(&CheckFailure::of(finding));
+                self.output.warn_message(&json::finding(finding));
             } else {
                 print_finding(self.output, finding);
             }
@@ -217,26 +216,28 @@ impl Run<'_> {
         lines
     }
 
-    fn summary(&self, outcome: &Outcome, left: &[QuarantinedContainer]) -> RepairContainersSummary {
+    fn summary(&self, outcome: &Outcome, left: &[QuarantinedContainer]) -> Object {
         let Outcome { damaged, unreadable, report, salvaged, removed } = outcome;
-        RepairContainersSummary {
+        let removed = if self.args.dry_run { &[] } else { &removed[..] };
+        object! {
+            message_type: "summary",
             dry_run: self.args.dry_run,
-            damaged: damaged.iter().map(ToString::to_string).collect(),
-            unreadable: unreadable.iter().map(ToString::to_string).collect(),
+            damaged: damaged.iter().copied().collect::<Vec<_>>(),
+            // Containers that cannot be read for another reason.
+            unreadable: unreadable.iter().copied().collect::<Vec<_>>(),
             quarantined_now_containers: report.quarantined_containers,
             quarantined_now_bytes: report.quarantined_bytes,
-            quarantined_containers: left.len() as u64,
+            quarantined_containers: left.len(),
             quarantined_bytes: bytes_of(left),
-            removed_containers: if self.args.dry_run { 0 } else { removed.len() as u64 },
-            removed_bytes: if self.args.dry_run { 0 } else { bytes_of(removed) },
+            removed_containers: removed.len(),
+            removed_bytes: bytes_of(removed),
             salvaged_chunks: salvaged.chunks,
             salvaged_bytes: salvaged.plain_bytes,
-            rescued_containers: report.rescued_containers,
-            rescued_chunks: report.rescued_chunks,
+            report { rescued_containers, rescued_chunks },
             written_containers: report.written_containers + salvaged.written_containers,
             written_bytes: report.written_bytes + salvaged.written_bytes,
-            waiting_for: WaitedSession::of_state(&report.state),
-            peak_rss_bytes: process_peak_rss_bytes(),
+            waiting_for: waiting_for(&report.state),
+            peak_rss_bytes?: process_peak_rss_bytes(),
         }
     }
 

@@ -5,13 +5,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use onefold_engine::backup::Monitor;
 use onefold_engine::io::discard::DiscardTarget;
-use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_identity;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
@@ -28,7 +26,7 @@ use onefold_engine::store::Store;
 use crate::args::restore::{MetadataArgs, OverwriteArg, RestoreArgs};
 use crate::compat::Dialect;
 use crate::interrupt::Interrupt;
-use crate::json::{RestoreSummary, short_id};
+use crate::json::{self, short_id};
 use crate::open::{Opened, OpenedSnapshot};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -290,43 +288,12 @@ fn entries(count: u64) -> String {
     if count == 1 { "1 file/dir".to_owned() } else { format!("{count} files/dirs") }
 }
 
-fn summary(args: &RestoreArgs, outcome: &Outcome, elapsed: Duration) -> RestoreSummary {
-    let Outcome { restored: report, deleted } = outcome;
-    let restored = report.files + report.directories + report.others;
-    RestoreSummary {
-        seconds_elapsed: elapsed.as_secs(),
-        total_files: restored + report.files_skipped + report.files_incomplete,
-        files_restored: restored,
-        files_skipped: report.files_skipped,
-        files_incomplete: report.files_incomplete,
-        files_deleted: *deleted,
-        total_bytes: report.bytes + report.bytes_skipped,
-        bytes_restored: report.bytes,
-        bytes_skipped: report.bytes_skipped,
-        dry_run: args.dry_run,
-        files_verified: report.files_verified,
-        regions_read: report.regions_read,
-        directories_read: report.directories_read,
-        chunks_recovered: report.chunks_recovered,
-        error_count: report.failures,
-        owners_not_restored: report.omissions.count(Omission::Owner),
-        set_ids_not_restored: report.omissions.count(Omission::SetIds),
-        modes_not_restored: report.omissions.count(Omission::Mode),
-        attributes_not_restored: report.omissions.count(Omission::Attribute),
-        times_not_restored: report.omissions.count(Omission::Time),
-        special_files_not_restored: report.omissions.count(Omission::Special),
-        symlinks_not_restored: report.omissions.count(Omission::Symlink),
-        hard_links_not_restored: report.omissions.count(Omission::HardLink),
-        peak_rss_bytes: process_peak_rss_bytes(),
-    }
-}
-
 fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Progress) -> Result<()> {
     let Outcome { restored: report, deleted } = outcome;
     let elapsed = progress.elapsed();
     let restored = report.files + report.directories + report.others;
     if output.json {
-        output.message(&summary(args, outcome, elapsed))?;
+        output.message(&json::restored(report, *deleted, args.dry_run, elapsed))?;
         return Ok(());
     }
     if output.verbosity == Verbosity::Quiet {

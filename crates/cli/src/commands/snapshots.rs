@@ -9,7 +9,7 @@ use onefold_engine::types::SessionId;
 
 use crate::args::backup::Grouping;
 use crate::args::list::SnapshotsArgs;
-use crate::json::{GroupKey, SnapshotGroup, SnapshotObject, short_id};
+use crate::json::{GroupKey, list, short_id};
 use crate::open::{self, open};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -41,7 +41,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &SnapshotsArgs) ->
     };
     let table = Table { output, compact: args.compact, long_ids: args.long_ids, reasons: None };
     let objects = |group: &Group<'_>| -> Vec<_> {
-        group.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect()
+        group.iter().map(|(session, snapshot)| list::snapshot(*session, snapshot)).collect()
     };
     match (output.json, is_grouped) {
         (true, false) => {
@@ -49,10 +49,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &SnapshotsArgs) ->
             output.message(&all)?;
         }
         (true, true) => {
-            let all: Vec<_> = groups
-                .into_iter()
-                .map(|(key, group)| SnapshotGroup { snapshots: objects(&group), group_key: key.unwrap_or_default() })
-                .collect();
+            let all: Vec<_> = groups.into_iter().map(|(key, group)| list::group(key, objects(&group))).collect();
             output.message(&all)?;
         }
         (false, _) => {

@@ -1,16 +1,17 @@
 //! `stats`.
 
 use anyhow::Result;
-use onefold_engine::collect::ledger::{LedgerRequest, held_by_each, held_by_set};
+use onefold_engine::collect::ledger::{Held, LedgerRequest, held_by_each, held_by_set};
 use onefold_engine::inspect::{RawStats, StatsRequest, contents_stats, raw_stats, reference_stats, restore_stats};
+use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::types::{Fingerprint, SessionId};
 
 use crate::args::inspect::{StatsArgs, StatsMode};
-use crate::json::inspect::{Stats, StatsRaw, ratio};
-use crate::json::ledger::{Exclusive, ExclusiveSnapshot, HeldObject};
+use crate::json::inspect::{ratio, raw_stats as raw_fields};
+use crate::json::{Object, object, short_id};
 use crate::open::{self, OpenedMetadata};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -39,16 +40,20 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Res
         StatsMode::ChunksPerFile => {
             let counted = reference_stats(&mut reader, &request)?;
             lines.push(("Total chunk count:", counted.chunks.to_string()));
-            let message = counts(&mut lines, snapshots_count, counted.files, counted.bytes);
-            Stats { total_blob_count: Some(counted.chunks), ..message }
+            text_of_counts(&mut lines, counted.files, counted.bytes);
+            object! {
+                total_size: counted.bytes,
+                total_file_count: counted.files,
+                total_blob_count: counted.chunks,
+                snapshots_count,
+            }
         }
         StatsMode::RawData => {
             let logical = restore_stats(&mut reader, &request)?.bytes;
             let raw = raw_stats(&mut reader, &request)?;
             describe(&mut lines, &raw, logical);
             let total_size = raw.data_bytes_stored + raw.metadata_bytes_stored;
-            let raw = Some(StatsRaw::of(&raw, logical));
-            Stats { total_size, total_file_count: None, total_blob_count: None, snapshots_count, raw }
+            object! { total_size, snapshots_count, ..raw_fields(&raw, logical), }
         }
     };
     if output.json {
@@ -76,52 +81,60 @@ fn exclusive(
     let all = commits.snapshots();
     let chosen = open::find_all(output, commits, &args.selection, &args.snapshots)?;
     let is_chosen = |session: &SessionId| chosen.iter().any(|(id, _)| id == session);
-    let mut message = Exclusive { snapshots_count: chosen.len(), ..Exclusive::default() };
-    if args.snapshots.is_empty() {
+    let snapshots_count = chosen.len();
+    let mut rows: Vec<(String, Held)> = Vec::new();
+    let message = if args.snapshots.is_empty() {
         let roots: Vec<Fingerprint> = all.iter().map(|(_, snapshot)| snapshot.tree).collect();
         let held = held_by_each(store, &request, &roots)?;
-        let rows = all.iter().zip(&held.each).filter(|((session, _), _)| is_chosen(session));
-        message.snapshots =
-            Some(rows.map(|((session, snapshot), held)| ExclusiveSnapshot::of(*session, snapshot, held)).collect());
-        (message.shared, message.unneeded) = (HeldObject::of(&held.shared), HeldObject::of(&held.unneeded));
+        let each: Vec<_> = all.iter().zip(&held.each).filter(|((session, _), _)| is_chosen(session)).collect();
+        let objects = each.iter().map(|&(&(session, snapshot), held)| {
+            object! {
+                id: SnapshotId(session), short_id: short_id(session), time: snapshot.time, ..held.into(),
+            }
+        });
+        let objects: Vec<_> = objects.collect();
+        rows.extend(each.iter().map(|((session, snapshot), held)| {
+            (format!("{}  {}", short_id(*session), text::local_time(snapshot.time)), **held)
+        }));
+        rows.extend([("several snapshots".to_owned(), held.shared), ("no snapshot".to_owned(), held.unneeded)]);
+        object! { snapshots_count, snapshots: objects, shared: &held.shared, unneeded: &held.unneeded, }
     } else {
         let (set, others): (Vec<_>, Vec<_>) = all.iter().partition(|(session, _)| is_chosen(session));
         let roots = |snapshots: Vec<&(SessionId, &Snapshot)>| -> Vec<Fingerprint> {
             snapshots.into_iter().map(|(_, snapshot)| snapshot.tree).collect()
         };
         let held = held_by_set(store, &request, &roots(set), &roots(others))?;
-        message.only = Some(HeldObject::of(&held.only));
-        message.others = Some(HeldObject::of(&held.others));
-        (message.shared, message.unneeded) = (HeldObject::of(&held.shared), HeldObject::of(&held.unneeded));
-    }
+        let names = ["the named snapshots", "several snapshots", "other snapshots", "no snapshot"].map(str::to_owned);
+        rows.extend(names.into_iter().zip([held.only, held.shared, held.others, held.unneeded]));
+        object! {
+            snapshots_count,
+            only: &held.only,
+            shared: &held.shared,
+            others: &held.others,
+            unneeded: &held.unneeded,
+        }
+    };
     if output.json {
         output.message(&message)?;
         return Ok(output.flush()?);
     }
-    let row = |title: &str, held: &HeldObject| {
-        let (plain, stored) = (text::bytes(held.uncompressed_size), text::bytes(held.size));
-        output.line(format!("{title:>32}  {:>10}  {plain:>12}  {stored:>12}", held.chunks))
-    };
     output.line(format!("{:>32}  {:>10}  {:>12}  {:>12}", "Held only by", "Chunks", "Uncompressed", "Stored"))?;
-    for snapshot in message.snapshots.iter().flatten() {
-        row(&format!("{}  {}", snapshot.short_id, snapshot.local_time), &snapshot.held)?;
+    for (title, held) in rows {
+        let (plain, stored) = (text::bytes(held.plain_bytes), text::bytes(held.stored_bytes));
+        output.line(format!("{title:>32}  {:>10}  {plain:>12}  {stored:>12}", held.chunks))?;
     }
-    if let Some(only) = &message.only {
-        row("the named snapshots", only)?;
-    }
-    row("several snapshots", &message.shared)?;
-    if let Some(others) = &message.others {
-        row("other snapshots", others)?;
-    }
-    row("no snapshot", &message.unneeded)?;
     Ok(output.flush()?)
 }
 
 /// Returns the message on counted files, and adds lines that say the same.
-fn counts(lines: &mut Vec<(&'static str, String)>, snapshots_count: usize, files: u64, bytes: u64) -> Stats {
+fn counts(lines: &mut Vec<(&'static str, String)>, snapshots_count: usize, files: u64, bytes: u64) -> Object {
+    text_of_counts(lines, files, bytes);
+    object! { total_size: bytes, total_file_count: files, snapshots_count, }
+}
+
+fn text_of_counts(lines: &mut Vec<(&'static str, String)>, files: u64, bytes: u64) {
     lines.push(("Total file count:", files.to_string()));
     lines.push(("Total size:", text::bytes(bytes)));
-    Stats { total_size: bytes, total_file_count: Some(files), total_blob_count: None, snapshots_count, raw: None }
 }
 
 fn describe(lines: &mut Vec<(&'static str, String)>, raw: &RawStats, logical: u64) {

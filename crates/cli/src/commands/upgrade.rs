@@ -11,7 +11,7 @@ use onefold_engine::store::upgrade;
 
 use crate::args::create::UpgradeArgs;
 use crate::interrupt::Interrupt;
-use crate::json::Upgraded;
+use crate::json::object;
 use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -45,7 +45,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &UpgradeArgs)
     }
     let is_changed = upgrade(&opened.store, version, &cache.scratch(), &host_name())?;
     if output.json {
-        output.message(&Upgraded { version: args.format, is_changed })?;
+        output.message(&object! { message_type: "upgraded", version: args.format, is_changed, })?;
     } else if is_changed {
         output.line(format!("the repository has format {} now", args.format))?;
     } else {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::compat::Dialect;
-use crate::json::Version;
+use crate::json;
 use crate::output::Output;
 
 /// The name and version that snapshots are signed with.
@@ -12,7 +12,7 @@ pub(crate) const PROGRAM: &str = concat!("onefold ", env!("CARGO_PKG_VERSION"));
 /// Prints it.
 pub(crate) fn run(dialect: Dialect, output: &Output) -> Result<()> {
     if output.json {
-        output.message(&Version::of(dialect, PROGRAM))?;
+        output.message(&json::version(dialect, PROGRAM))?;
     } else {
         output.line(dialect.version(PROGRAM))?;
     }

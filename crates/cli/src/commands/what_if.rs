@@ -10,7 +10,7 @@ use onefold_engine::types::SessionId;
 use crate::args::prune::PruneArgs;
 use crate::commands::prune;
 use crate::interrupt::Interrupt;
-use crate::json::ledger::WhatIfSummary;
+use crate::json::ledger;
 use crate::open::OpenedCache;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -41,7 +41,7 @@ pub(super) fn run(
         "not all of the repository can be read, so what would be freed is not known; `onefold check --read-data` reports more"
     );
     if output.json {
-        output.message(&WhatIfSummary::of(&found))?;
+        output.message(&ledger::what_if(&found))?;
         return Ok(output.flush()?);
     }
     let only = &found.held.only;

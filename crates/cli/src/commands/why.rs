@@ -6,24 +6,21 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::Error;
+use onefold_engine::collect::ledger::Held;
 use onefold_engine::collect::why::{
-    ChunkHolders, ChunkPrefix, ContainerHolders, ContainerState, WhyRequest, find_chunk, why_chunk, why_container,
-    why_path,
+    ChunkHolders, ChunkPrefix, ContainerHolders, ContainerState, RelatedContainer, WhyRequest, find_chunk, why_chunk,
+    why_container, why_path,
 };
-use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::container_set::Containers;
 use onefold_engine::store::{QuarantinedContainer, Store};
 use onefold_engine::types::{ContainerId, SessionId};
-use serde::Serialize;
 
 use crate::args::inspect::WhyArgs;
 use crate::commands::repair_containers::parse_container;
 use crate::interrupt::Interrupt;
-use crate::json::ledger::HeldObject;
-use crate::json::why::{
-    ChunkRow, ContainerRow, PathRow, RelatedRow, SnapshotFields, WhyChunk, WhyContainer, WhyPath, WhyQuarantined, ids,
-};
+use crate::json::why::{self, Asked, kind_of_chunk, kind_of_container};
+use crate::json::{Object, short_id};
 use crate::open::{self, OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -130,20 +127,16 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn snapshot(&self, session: SessionId) -> SnapshotFields {
-        let snapshot = self.by_session.get(&session).expect("answers list snapshots that were asked for");
-        SnapshotFields::of(session, snapshot)
-    }
-
-    /// Returns the ids of the snapshots that would be forgotten.
-    fn forgotten(&self) -> Vec<String> {
-        ids(self.request.forgotten.into_iter().flatten())
+    fn snapshot(&self, session: SessionId) -> &Snapshot {
+        self.by_session.get(&session).expect("answers list snapshots that were asked for")
     }
 
     /// Writes the answer for programs. Returns false if the answer is for people.
-    fn is_written(&self, answer: &impl Serialize) -> Result<bool> {
+    fn is_written(&self, answer: impl FnOnce(Asked<'_>) -> Object) -> Result<bool> {
         if self.output.json {
-            self.output.message(answer)?;
+            let forgotten: Vec<SessionId> = self.request.forgotten.into_iter().flatten().copied().collect();
+            let snapshot = |session| why::snapshot(session, self.snapshot(session));
+            self.output.message(&answer(Asked { snapshot: &snapshot, forgotten: &forgotten }))?;
         }
         Ok(self.output.json)
     }
@@ -152,81 +145,77 @@ impl Answer<'_> {
         let found = why_path(self.store, &self.request, path)?;
         let shown = String::from_utf8_lossy(&self.output.printable(path)).into_owned();
         ensure!(!found.snapshots.is_empty(), "{shown}: in none of the snapshots");
-        let rows = found.snapshots.iter().map(|row| PathRow::of(row, self.snapshot(row.session))).collect();
-        let answer = WhyPath::of(path, &found, rows, self.forgotten(), process_peak_rss_bytes());
-        if self.is_written(&answer)? {
+        if self.is_written(|asked| why::path(path, &found, asked))? {
             return Ok(());
         }
-        let shows_hosts = shows_hosts(answer.snapshots.iter().map(|row| &row.snapshot));
+        let shows_hosts = self.shows_hosts(found.snapshots.iter().map(|row| row.session));
         self.output.line(format!("{}  Contents", header("Snapshot")))?;
-        for row in &answer.snapshots {
-            let contents = match row.unchanged {
+        for row in &found.snapshots {
+            let contents = match row.is_unchanged {
                 None => "first",
                 Some(true) => "same",
                 Some(false) => "changed",
             };
-            self.row(&row.snapshot, &row.held, &format!("  {contents:<8}"), shows_hosts)?;
+            self.row(row.session, &row.held, &format!("  {contents:<8}"), shows_hosts)?;
         }
         self.output.line("")?;
         self.output.line(header("Held by"))?;
-        self.output.line(cells("this path alone", &answer.only_path))?;
-        self.output.line(cells("also other paths of these", &answer.other_paths))?;
-        self.output.line(cells("also other snapshots", &answer.shared))?;
-        self.output.line(cells("all of it", &answer.all))?;
+        self.output.line(cells("this path alone", &found.only_path))?;
+        self.output.line(cells("also other paths of these", &found.only.without(&found.only_path)))?;
+        self.output.line(cells("also other snapshots", &found.shared))?;
+        self.output.line(cells("all of it", &found.all))?;
         self.output.line("")?;
-        match &answer.if_forgotten {
+        match &found.freed {
             None => {
-                let count = text::count(answer.snapshots.len() as u64, "snapshot");
-                self.output.line(format!("forgetting {count} with it would free {} of it", chunks(&answer.only)))?;
-                self.output.line(format!("leaving it out of them would free {}", chunks(&answer.only_path)))?;
+                let count = text::count(found.snapshots.len() as u64, "snapshot");
+                self.output.line(format!("forgetting {count} with it would free {} of it", chunks(&found.only)))?;
+                self.output.line(format!("leaving it out of them would free {}", chunks(&found.only_path)))?;
             }
-            Some(forgotten) => self.if_forgotten(&forgotten.freed, &forgotten.left)?,
+            Some(freed) => self.if_forgotten(freed, &found.all.without(freed))?,
         }
         Ok(())
     }
 
     fn container(&self, id: ContainerId) -> Result<()> {
         let found = why_container(self.store, &self.request, id)?;
-        let rows = found.snapshots.iter().map(|row| ContainerRow::of(row, self.snapshot(row.session))).collect();
-        let answer = WhyContainer::of(&found, rows, self.forgotten(), process_peak_rss_bytes());
-        if self.is_written(&answer)? {
+        if self.is_written(|asked| why::container(&found, asked))? {
             return Ok(());
         }
         self.output.line(format!(
             "container {}: {}, {} in {}, {}",
-            answer.id,
-            answer.kind,
-            text::bytes(answer.container_size),
-            text::count(answer.regions, "region"),
+            found.id,
+            kind_of_container(found.kind),
+            text::bytes(found.stored_bytes),
+            text::count(found.regions, "region"),
             state_line(found.state),
         ))?;
-        if !answer.snapshots.is_empty() {
-            let shows_hosts = shows_hosts(answer.snapshots.iter().map(|row| &row.snapshot));
+        if !found.snapshots.is_empty() {
+            let shows_hosts = self.shows_hosts(found.snapshots.iter().map(|row| row.session));
             self.output.line(format!("{}  {:>10}  {:>12}", header("Snapshot"), "Only it", "Uncompressed"))?;
-            for row in &answer.snapshots {
-                let only = format!("  {:>10}  {:>12}", row.only.chunks, text::bytes(row.only.uncompressed_size));
-                self.row(&row.snapshot, &row.held, &only, shows_hosts)?;
+            for row in &found.snapshots {
+                let only = format!("  {:>10}  {:>12}", row.only.chunks, text::bytes(row.only.plain_bytes));
+                self.row(row.session, &row.held, &only, shows_hosts)?;
             }
         }
         self.output.line("")?;
         self.output.line(header("Held by"))?;
-        self.output.line(cells("snapshots", &answer.held))?;
-        self.output.line(cells("of these, copied elsewhere", &answer.copied))?;
-        self.output.line(cells("no snapshot", &answer.unneeded))?;
-        self.related("Its regions have bases in", &answer.bases, answer.bases_count)?;
-        self.related("It has bases of regions in", &answer.dependents, answer.dependents_count)?;
+        self.output.line(cells("snapshots", &found.held))?;
+        self.output.line(cells("of these, copied elsewhere", &found.copied))?;
+        self.output.line(cells("no snapshot", &found.unneeded))?;
+        self.related("Its regions have bases in", &found.bases.listed, found.bases.count)?;
+        self.related("It has bases of regions in", &found.dependents.listed, found.dependents.count)?;
         let unused = unused_line(&found);
-        if answer.if_forgotten.is_some() || unused.is_some() {
+        if found.freed.is_some() || unused.is_some() {
             self.output.line("")?;
         }
-        if let Some(forgotten) = &answer.if_forgotten {
-            self.if_forgotten(&forgotten.freed, &forgotten.left)?;
+        if let Some(freed) = &found.freed {
+            self.if_forgotten(freed, &found.held.without(freed))?;
         }
         unused.map_or(Ok(()), |line| Ok(self.output.line(line)?))
     }
 
     /// Prints containers with the regions that are compressed against each other.
-    fn related(&self, title: &str, rows: &[RelatedRow], count: u64) -> Result<()> {
+    fn related(&self, title: &str, rows: &[RelatedContainer], count: u64) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -235,9 +224,10 @@ impl Answer<'_> {
         self.output
             .line(format!("{title:<41}  {:>8}  {:>12}  {:>10}  {:>10}", titles[0], titles[1], titles[2], titles[3]))?;
         for row in rows.iter().take(RELATED_SHOWN) {
-            let size = row.container_size.map_or_else(|| "missing".to_owned(), text::bytes);
-            let (plain, stored) = (text::bytes(row.uncompressed_size), text::bytes(row.size));
-            let line = format!("{:<41}  {:>8}  {plain:>12}  {stored:>10}  {size:>10}", row.id, row.regions);
+            let size = row.stored_bytes.map_or_else(|| "missing".to_owned(), text::bytes);
+            let (plain, stored) = (text::bytes(row.regions.plain_bytes), text::bytes(row.regions.stored_bytes));
+            let line =
+                format!("{:<41}  {:>8}  {plain:>12}  {stored:>10}  {size:>10}", row.id.to_string(), row.regions.count);
             self.output.line(line)?;
         }
         match count - rows.len().min(RELATED_SHOWN) as u64 {
@@ -247,7 +237,7 @@ impl Answer<'_> {
     }
 
     fn quarantined(&self, container: &QuarantinedContainer) -> Result<()> {
-        if self.is_written(&WhyQuarantined::of(container))? {
+        if self.is_written(|_| why::quarantined(container))? {
             return Ok(());
         }
         self.output.line(format!(
@@ -267,42 +257,45 @@ impl Answer<'_> {
             error => anyhow::Error::from(error).context(format!("chunk `{typed}`")),
         })?;
         why_chunk(self.store, &self.request, &mut found)?;
-        let rows = found.snapshots.iter().map(|row| ChunkRow::of(row, self.snapshot(row.session))).collect();
-        let answer = WhyChunk::of(&found, rows, self.forgotten(), process_peak_rss_bytes());
-        if self.is_written(&answer)? {
+        if self.is_written(|asked| why::chunk(&found, asked))? {
             return Ok(());
         }
-        self.print_copies(&found, &answer)?;
-        let shows_hosts = shows_hosts(answer.snapshots.iter().map(|row| &row.snapshot));
-        for (row, in_snapshot) in answer.snapshots.iter().zip(&found.snapshots) {
-            let host = if shows_hosts { format!("  {}", row.snapshot.hostname) } else { String::new() };
+        self.print_copies(&found)?;
+        let shows_hosts = self.shows_hosts(found.snapshots.iter().map(|row| row.session));
+        for row in &found.snapshots {
+            let of = self.snapshot(row.session);
+            let host = if shows_hosts { format!("  {}", of.hostname) } else { String::new() };
             let host = self.output.printable(host.as_bytes());
-            let snapshot = format!("{}  {}", row.snapshot.short_id, row.snapshot.local_time);
+            let snapshot = format!("{}  {}", short_id(row.session), text::local_time(of.time));
             self.output.line([snapshot.as_bytes(), &host].concat())?;
-            for path in &in_snapshot.paths {
+            for path in &row.paths {
                 self.output.line([b"    ", self.output.printable(path).as_slice()].concat())?;
             }
-            if in_snapshot.has_more {
+            if row.has_more {
                 self.output.line("    and more")?;
             }
         }
-        let holders = text::count(answer.holders, "snapshot");
-        self.output.line(match &answer.if_forgotten {
-            _ if answer.holders == 0 => "no snapshot holds it".to_owned(),
-            None => format!("{holders} {} it", holds(answer.holders)),
-            Some(forgotten) if forgotten.freed => format!("forgetting {} would free it", self.forgotten_count()),
-            Some(forgotten) => format!(
-                "forgetting {} would not free it: {} of {holders} would hold it still",
+        let holders = text::count(found.holders, "snapshot");
+        self.output.line(match found.kept_holders {
+            _ if found.holders == 0 => "no snapshot holds it".to_owned(),
+            None => format!("{holders} {} it", holds(found.holders)),
+            Some(0) => format!("forgetting {} would free it", self.forgotten_count()),
+            Some(kept) => format!(
+                "forgetting {} would not free it: {kept} of {holders} would hold it still",
                 self.forgotten_count(),
-                forgotten.holders,
             ),
         })?;
         Ok(())
     }
 
-    fn print_copies(&self, found: &ChunkHolders, answer: &WhyChunk) -> Result<()> {
+    fn print_copies(&self, found: &ChunkHolders) -> Result<()> {
         let len = found.copies.first().map_or(0, |copy| copy.len);
-        self.output.line(format!("chunk {}: {}, {}", answer.id, answer.kind, text::bytes(len.into())))?;
+        self.output.line(format!(
+            "chunk {}: {}, {}",
+            found.fingerprint,
+            kind_of_chunk(found.kind),
+            text::bytes(len.into())
+        ))?;
         for copy in &found.copies {
             let condemned = if copy.is_condemned { ", which a prune has condemned" } else { "" };
             let stored = text::bytes(copy.stored_len.into());
@@ -316,8 +309,9 @@ impl Answer<'_> {
     }
 
     /// Prints what a snapshot holds, and something behind it.
-    fn row(&self, snapshot: &SnapshotFields, held: &HeldObject, more: &str, shows_hosts: bool) -> Result<()> {
-        let mut line = cells(&format!("{}  {}", snapshot.short_id, snapshot.local_time), held).into_bytes();
+    fn row(&self, session: SessionId, held: &Held, more: &str, shows_hosts: bool) -> Result<()> {
+        let snapshot = self.snapshot(session);
+        let mut line = cells(&format!("{}  {}", short_id(session), text::local_time(snapshot.time)), held).into_bytes();
         line.extend_from_slice(more.as_bytes());
         if shows_hosts {
             line.extend_from_slice(b"  ");
@@ -330,17 +324,18 @@ impl Answer<'_> {
         text::count(self.request.forgotten.map_or(0, |forgotten| forgotten.len() as u64), "snapshot")
     }
 
-    fn if_forgotten(&self, freed: &HeldObject, left: &HeldObject) -> Result<()> {
+    /// Returns true if snapshots are of several hosts.
+    fn shows_hosts(&self, sessions: impl Iterator<Item = SessionId>) -> bool {
+        let mut hosts = sessions.map(|session| &self.snapshot(session).hostname);
+        let first = hosts.next();
+        hosts.any(|host| Some(host) != first)
+    }
+
+    fn if_forgotten(&self, freed: &Held, left: &Held) -> Result<()> {
         let count = self.forgotten_count();
         self.output.line(format!("forgetting {count} would free {} of it", chunks(freed)))?;
         Ok(self.output.line(format!("other snapshots would hold {}", chunks(left)))?)
     }
-}
-
-/// Returns true if snapshots are of several hosts.
-fn shows_hosts<'a>(mut snapshots: impl Iterator<Item = &'a SnapshotFields>) -> bool {
-    let first = snapshots.next().map(|snapshot| &snapshot.hostname);
-    snapshots.any(|snapshot| Some(&snapshot.hostname) != first)
 }
 
 /// Returns the titles of a table whose first column has this one.
@@ -348,13 +343,13 @@ fn header(title: &str) -> String {
     format!("{title:>32}  {:>10}  {:>12}  {:>12}", "Chunks", "Uncompressed", "Stored")
 }
 
-fn cells(title: &str, held: &HeldObject) -> String {
-    let (plain, stored) = (text::bytes(held.uncompressed_size), text::bytes(held.size));
+fn cells(title: &str, held: &Held) -> String {
+    let (plain, stored) = (text::bytes(held.plain_bytes), text::bytes(held.stored_bytes));
     format!("{title:>32}  {:>10}  {plain:>12}  {stored:>12}", held.chunks)
 }
 
-fn chunks(held: &HeldObject) -> String {
-    let (plain, stored) = (text::bytes(held.uncompressed_size), text::bytes(held.size));
+fn chunks(held: &Held) -> String {
+    let (plain, stored) = (text::bytes(held.plain_bytes), text::bytes(held.stored_bytes));
     format!("{} ({plain} before compression, {stored} stored)", text::count(held.chunks, "chunk"))
 }
 

@@ -2,94 +2,49 @@
 
 use onefold_engine::chunk::{ChunkSizes, Chunking};
 use onefold_engine::crypto::slot::{Slot, hex};
-use onefold_engine::inspect::{Change, Contents, Difference, RawStats, SideCounts};
+use onefold_engine::inspect::{Change, Contents, DiffReport, Difference, RawStats, SideCounts};
 use onefold_engine::object::Config;
 use onefold_engine::recipe::RecipeItem;
 use onefold_engine::repo::{LongRepositoryId, SnapshotId};
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{OwnerNames, Snapshot};
 use onefold_engine::tree::{Content, Entry};
-use serde::Serialize;
-
-use crate::json::NodeFields;
-use crate::text;
 use onefold_engine::types::{Chunk, Fingerprint, SessionId};
 
-/// A use of a chunk that `find` found.
-#[derive(Serialize)]
-pub(crate) struct FoundObject {
-    object_type: &'static str,
-    id: String,
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent_tree: Option<String>,
-    snapshot: String,
-    time: String,
-}
+use crate::json::list::fields_of;
+use crate::json::{Object, object};
 
-impl FoundObject {
-    /// Takes the fields of a use in a file of the directory `tree`, or as a directory.
-    pub(crate) fn of(
-        session: SessionId,
-        snapshot: &Snapshot,
-        fingerprint: &Fingerprint,
-        path: &[u8],
-        tree: Option<Fingerprint>,
-    ) -> Self {
-        Self {
-            object_type: if tree.is_some() { "blob" } else { "tree" },
-            id: fingerprint.to_string(),
-            path: String::from_utf8_lossy(path).into_owned(),
-            parent_tree: tree.map(|tree| tree.to_string()),
-            snapshot: SnapshotId(session).to_string(),
-            time: text::rfc3339(snapshot.time),
-        }
+/// A use of a chunk that `find` found: in a file of the directory `tree`, or as a directory.
+pub(crate) fn found_chunk(
+    (session, snapshot): (SessionId, &Snapshot),
+    fingerprint: &Fingerprint,
+    path: &[u8],
+    tree: Option<Fingerprint>,
+) -> Object {
+    object! {
+        object_type: if tree.is_some() { "blob" } else { "tree" },
+        id: *fingerprint,
+        path,
+        parent_tree?: tree,
+        snapshot: SnapshotId(session),
+        time: snapshot.time,
     }
 }
 
 /// An entry that `find` found.
-#[derive(Serialize)]
-pub(crate) struct FindMatch {
-    #[serde(flatten)]
-    fields: NodeFields,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device_id: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    links: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    linktarget: Option<String>,
-}
-
-impl FindMatch {
-    /// Takes the fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        let is_directory = matches!(entry.content, Content::Directory { .. });
-        let links = entry.link.map_or(1, |link| link.links);
-        Self {
-            fields: NodeFields::of(entry, path),
-            device_id: entry.link.map(|link| link.device),
-            links: (!is_directory).then_some(links),
-            linktarget: match &entry.content {
-                Content::Symlink { target } => Some(String::from_utf8_lossy(target).into_owned()),
-                Content::File { .. } | Content::Directory { .. } | Content::Special { .. } => None,
-            },
-        }
+pub(crate) fn found(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Object {
+    let is_directory = matches!(entry.content, Content::Directory { .. });
+    let target = if let Content::Symlink { target } = &entry.content { Some(&target[..]) } else { None };
+    object! {
+        ..fields_of(entry, path, owners),
+        device_id?: entry.link.map(|link| link.device),
+        links?: (!is_directory).then_some(entry.link.map_or(1, |link| link.links)),
+        linktarget?: target,
     }
 }
 
 /// An entry that differs.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "change")]
-pub(crate) struct DiffChange {
-    path: String,
-    modifier: String,
-}
-
-impl DiffChange {
-    /// Takes the path and the kind of the difference.
-    pub(crate) fn of(change: &Change, path: &[u8]) -> Self {
-        let path = String::from_utf8_lossy(path).into_owned();
-        Self { path, modifier: modifier(change.difference) }
-    }
+pub(crate) fn change(change: &Change, path: &[u8]) -> Object {
+    object! { message_type: "change", path, modifier: modifier(change.difference), }
 }
 
 /// Returns restic's letters for a difference.
@@ -108,21 +63,10 @@ pub(crate) fn modifier(difference: Difference) -> String {
     format!("{contents}{}", if metadata { "U" } else { "" })
 }
 
-/// Counts of entries that only one side has.
-#[derive(Serialize)]
-pub(crate) struct DiffStat {
-    files: u64,
-    dirs: u64,
-    others: u64,
-    data_blobs: u64,
-    tree_blobs: u64,
-    bytes: u64,
-}
-
-impl DiffStat {
-    /// Takes the counts of one side.
-    pub(crate) fn of(counts: &SideCounts) -> Self {
-        Self {
+/// The end of a comparison.
+pub(crate) fn compared(before: SessionId, after: SessionId, report: &DiffReport) -> Object {
+    let side = |counts: &SideCounts| {
+        object! {
             files: counts.files,
             dirs: counts.directories,
             others: counts.others,
@@ -130,87 +74,40 @@ impl DiffStat {
             tree_blobs: counts.tree_chunks,
             bytes: counts.bytes,
         }
+    };
+    object! {
+        message_type: "statistics",
+        source_snapshot: SnapshotId(before),
+        target_snapshot: SnapshotId(after),
+        changed_files: report.changed,
+        added: side(&report.added),
+        removed: side(&report.removed),
     }
 }
 
-/// The end of a comparison.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "statistics")]
-pub(crate) struct DiffStatistics {
-    pub(crate) source_snapshot: String,
-    pub(crate) target_snapshot: String,
-    pub(crate) changed_files: u64,
-    pub(crate) added: DiffStat,
-    pub(crate) removed: DiffStat,
-}
-
-/// `stats`, with the fields that restic has in all modes.
-#[derive(Serialize)]
-pub(crate) struct Stats {
-    pub(crate) total_size: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) total_file_count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) total_blob_count: Option<u64>,
-    pub(crate) snapshots_count: usize,
-    #[serde(flatten)]
-    pub(crate) raw: Option<StatsRaw>,
-}
-
-/// Fields of `stats --mode raw-data` alone.
-#[derive(Serialize)]
-pub(crate) struct StatsRaw {
-    total_uncompressed_size: u64,
-    compression_ratio: f64,
-    /// Every chunk is stored by a version that compresses.
-    compression_progress: f64,
-    compression_space_saving: f64,
-    total_blob_count: u64,
-    logical_size: u64,
-    deduplication_ratio: f64,
-    total_ratio: f64,
-    data_chunks: u64,
-    data_size: u64,
-    data_uncompressed_size: u64,
-    metadata_chunks: u64,
-    metadata_size: u64,
-    metadata_uncompressed_size: u64,
-    missing_chunks: u64,
-    other_chunks: u64,
-    containers: u64,
-    container_size: u64,
-    unreadable_containers: u64,
-    quarantined_containers: u64,
-    quarantined_size: u64,
-}
-
-impl StatsRaw {
-    /// Takes the counts; `logical` is the size of the restored snapshots.
-    pub(crate) fn of(raw: &RawStats, logical: u64) -> Self {
-        let (plain, stored) = (raw.data_bytes + raw.metadata_bytes, raw.data_bytes_stored + raw.metadata_bytes_stored);
-        Self {
-            total_uncompressed_size: plain,
-            compression_ratio: ratio(plain, stored),
-            compression_progress: 100.0,
-            compression_space_saving: 100.0 - 100.0 * ratio(stored, plain),
-            total_blob_count: raw.data_chunks + raw.metadata_chunks,
-            logical_size: logical,
-            deduplication_ratio: ratio(logical, raw.data_bytes),
-            total_ratio: ratio(logical, stored),
-            data_chunks: raw.data_chunks,
-            data_size: raw.data_bytes_stored,
-            data_uncompressed_size: raw.data_bytes,
-            metadata_chunks: raw.metadata_chunks,
-            metadata_size: raw.metadata_bytes_stored,
-            metadata_uncompressed_size: raw.metadata_bytes,
-            missing_chunks: raw.missing_chunks,
-            other_chunks: raw.other_chunks,
-            containers: raw.containers,
-            container_size: raw.container_bytes,
-            unreadable_containers: raw.unreadable_containers,
-            quarantined_containers: raw.quarantined_containers,
-            quarantined_size: raw.quarantined_bytes,
-        }
+/// Fields of `stats --mode raw-data` alone; `logical` is the size of the restored snapshots. Every chunk is stored by a version
+/// that compresses.
+pub(crate) fn raw_stats(raw: &RawStats, logical: u64) -> Object {
+    let (plain, stored) = (raw.data_bytes + raw.metadata_bytes, raw.data_bytes_stored + raw.metadata_bytes_stored);
+    object! {
+        total_uncompressed_size: plain,
+        compression_ratio: ratio(plain, stored),
+        compression_progress: 100.0,
+        compression_space_saving: 100.0 - 100.0 * ratio(stored, plain),
+        total_blob_count: raw.data_chunks + raw.metadata_chunks,
+        logical_size: logical,
+        deduplication_ratio: ratio(logical, raw.data_bytes),
+        total_ratio: ratio(logical, stored),
+        raw { data_chunks },
+        data_size: raw.data_bytes_stored,
+        data_uncompressed_size: raw.data_bytes,
+        raw { metadata_chunks },
+        metadata_size: raw.metadata_bytes_stored,
+        metadata_uncompressed_size: raw.metadata_bytes,
+        raw { missing_chunks, other_chunks, containers },
+        container_size: raw.container_bytes,
+        raw { unreadable_containers, quarantined_containers },
+        quarantined_size: raw.quarantined_bytes,
     }
 }
 
@@ -220,144 +117,62 @@ pub(crate) fn ratio(more: u64, less: u64) -> f64 {
     if less == 0 { 1.0 } else { more as f64 / less as f64 }
 }
 
-/// `cat config`.
-#[derive(Serialize)]
-pub(crate) struct CatConfig {
-    version: u16,
-    id: String,
-    created: String,
-    encrypted: bool,
-    chunking: CatChunking,
-    region_size: u32,
-    container_size: u32,
-    recipe_inline_max: u32,
-}
-
-/// Rule that cuts files into chunks.
-#[derive(Serialize)]
-#[serde(tag = "method", rename_all = "lowercase")]
-enum CatChunking {
-    Gear { min: u32, average: u32, max: u32 },
-    Fixed { size: u32 },
-}
-
-impl CatConfig {
-    /// Takes a repository's parameters, without its key.
-    pub(crate) fn of(config: &Config) -> Self {
-        Self {
-            version: config.format.number(),
-            id: LongRepositoryId(config.repository).to_string(),
-            created: text::rfc3339(config.created),
-            encrypted: config.clear_key.is_none(),
-            chunking: match config.chunking {
-                Chunking::Gear(ChunkSizes { min, target, max }) => {
-                    CatChunking::Gear { min, average: min.saturating_add(target), max }
-                }
-                Chunking::Fixed { bytes } => CatChunking::Fixed { size: bytes },
-            },
-            region_size: config.region_bytes,
-            container_size: config.container_bytes,
-            recipe_inline_max: config.recipe_inline_max,
-        }
-    }
-}
-
-/// `cat key`.
-#[derive(Serialize)]
-pub(crate) struct CatKey {
-    id: String,
-    created: String,
-    kdf: &'static str,
-    memory_kib: u32,
-    passes: u32,
-    lanes: u32,
-    salt: String,
-}
-
-impl CatKey {
-    /// Takes the fields of a key slot that are not encrypted.
-    pub(crate) fn of(slot: &Slot) -> Self {
-        Self {
-            id: hex(&slot.id),
-            created: text::rfc3339(slot.created),
-            kdf: "argon2id",
-            memory_kib: slot.cost.memory_kib,
-            passes: slot.cost.passes,
-            lanes: slot.cost.lanes,
-            salt: hex(&slot.salt),
-        }
-    }
-}
-
-/// An entry of `cat tree`.
-#[derive(Serialize)]
-pub(crate) struct CatNode {
-    #[serde(flatten)]
-    fields: NodeFields,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subtree: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    linktarget: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    links: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    extended_attributes: Vec<CatXattr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<Vec<CatItem>>,
-}
-
-/// An extended attribute, its value in hexadecimal digits.
-#[derive(Serialize)]
-struct CatXattr {
-    name: String,
-    value: String,
-}
-
-/// Item of the recipe in a file's entry.
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum CatItem {
-    Chunk { id: String, size: u32 },
-    Hole { size: u64 },
-    Segment { id: String, size: u64 },
-}
-
-impl CatNode {
-    /// Takes all fields of an entry.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        let mut node = Self {
-            fields: NodeFields::of(entry, path),
-            subtree: None,
-            linktarget: None,
-            device: None,
-            links: entry.link.map(|link| link.links),
-            extended_attributes: Vec::new(),
-            content: None,
-        };
-        node.extended_attributes.extend(entry.xattrs.iter().map(|xattr| {
-            let name = xattr.name.to_string_lossy().into_owned();
-            CatXattr { name, value: hex(&xattr.value) }
-        }));
-        match &entry.content {
-            Content::File { recipe, .. } => {
-                node.content = Some(recipe.items.iter().map(CatItem::of).collect());
+/// `cat config`: a repository's parameters, without its key.
+pub(crate) fn config(config: &Config) -> Object {
+    object! {
+        version: config.format.number(),
+        id: LongRepositoryId(config.repository),
+        created: config.created,
+        encrypted: config.clear_key.is_none(),
+        chunking: match config.chunking {
+            Chunking::Gear(ChunkSizes { min, target, max }) => {
+                object! { method: "gear", min, average: min.saturating_add(target), max, }
             }
-            Content::Directory { node: subtree } => node.subtree = Some(subtree.to_string()),
-            Content::Symlink { target } => node.linktarget = Some(String::from_utf8_lossy(target).into_owned()),
-            Content::Special { rdev } => node.device = Some(*rdev),
-        }
-        node
+            Chunking::Fixed { bytes } => object! { method: "fixed", size: bytes, },
+        },
+        region_size: config.region_bytes,
+        container_size: config.container_bytes,
+        config { recipe_inline_max },
     }
 }
 
-impl CatItem {
-    fn of(item: &RecipeItem) -> Self {
-        match item {
-            RecipeItem::Chunk(Chunk { fingerprint, len }) => Self::Chunk { id: fingerprint.to_string(), size: *len },
-            RecipeItem::Hole { len } => Self::Hole { size: *len },
-            RecipeItem::Segment { fingerprint, len } => Self::Segment { id: fingerprint.to_string(), size: *len },
-        }
+/// `cat key`: the fields of a key slot that are not encrypted.
+pub(crate) fn key(slot: &Slot) -> Object {
+    let cost = slot.cost;
+    object! {
+        id: hex(&slot.id), created: slot.created, kdf: "argon2id", cost { memory_kib, passes, lanes }, salt: hex(&slot.salt),
+    }
+}
+
+/// An entry of `cat tree`, with the values of its extended attributes in hexadecimal digits.
+pub(crate) fn node(entry: &Entry, path: &[u8], owners: &OwnerNames) -> Object {
+    let xattrs = entry.xattrs.iter().map(|xattr| {
+        object! { name: xattr.name.to_string_lossy().into_owned(), value: hex(&xattr.value), }
+    });
+    let xattrs: Vec<_> = xattrs.collect();
+    let (mut subtree, mut target, mut device, mut content) = (None, None, None, None);
+    match &entry.content {
+        Content::File { recipe, .. } => content = Some(recipe.items.iter().map(item).collect::<Vec<_>>()),
+        Content::Directory { node } => subtree = Some(*node),
+        Content::Symlink { target: path } => target = Some(&path[..]),
+        Content::Special { rdev } => device = Some(*rdev),
+    }
+    object! {
+        ..fields_of(entry, path, owners),
+        subtree?: subtree,
+        linktarget?: target,
+        device?: device,
+        links?: entry.link.map(|link| link.links),
+        extended_attributes?: (!xattrs.is_empty()).then_some(xattrs),
+        content?: content,
+    }
+}
+
+/// An item of the recipe in a file's entry.
+fn item(item: &RecipeItem) -> Object {
+    match *item {
+        RecipeItem::Chunk(Chunk { fingerprint, len }) => object! { type: "chunk", id: fingerprint, size: len, },
+        RecipeItem::Hole { len } => object! { type: "hole", size: len, },
+        RecipeItem::Segment { fingerprint, len } => object! { type: "segment", id: fingerprint, size: len, },
     }
 }

@@ -2,12 +2,7 @@
 
 use serde::Serialize;
 
-/// Reason why a command waits.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "waiting")]
-pub(crate) struct Waiting {
-    pub(crate) message: String,
-}
+use crate::json::{Object, object};
 
 /// Progress of a backup.
 #[derive(Serialize, Default)]
@@ -26,28 +21,15 @@ pub(crate) struct Status {
     pub(crate) current_files: Vec<String>,
 }
 
-/// Progress of a restore.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "status")]
-pub(crate) struct RestoreStatus {
-    pub(crate) seconds_elapsed: u64,
-    pub(crate) percent_done: f64,
-    pub(crate) total_files: u64,
-    pub(crate) files_restored: u64,
-    pub(crate) total_bytes: u64,
-    pub(crate) bytes_restored: u64,
-}
-
-impl RestoreStatus {
-    /// Converts the progress to the field names of a restore.
-    pub(crate) fn of(status: &Status) -> Self {
-        Self {
-            seconds_elapsed: status.seconds_elapsed,
-            percent_done: status.percent_done,
-            total_files: status.total_files,
-            files_restored: status.files_done,
-            total_bytes: status.total_bytes,
-            bytes_restored: status.bytes_done,
+impl Status {
+    /// Returns the progress with the field names of a restore.
+    pub(crate) fn of_restore(&self) -> Object {
+        object! {
+            message_type: "status",
+            self { seconds_elapsed, percent_done, total_files },
+            files_restored: self.files_done,
+            self { total_bytes },
+            bytes_restored: self.bytes_done,
         }
     }
 }

@@ -86,7 +86,7 @@ fn count_added(
     (monitor, summary): (&dyn Monitor, &mut Summary),
 ) -> Result<()> {
     let mut known = options.scratch.map(&store.host, "chunks of the repository", options.budget.index_bytes)?;
-    // What a container that cannot be opened holds counts as new, as in a backup.
+    // Chunks of a container that cannot be opened count as new, as in a backup.
     list_chunks(store, &options.scratch, monitor, &mut |fingerprint, _| known.insert(fingerprint.0, &[]))?;
     let fingerprinter = Arc::clone(&store.keys) as Arc<dyn Fingerprinter>;
     let record = RecordOptions {

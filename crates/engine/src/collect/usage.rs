@@ -35,7 +35,7 @@ pub(super) const WANTED_LEN: usize = PREFIX_LEN + 4;
 const NO_RANK: u16 = u16::MAX;
 /// Greatest rank, which all older snapshots share.
 pub const RANK_MAX: u16 = NO_RANK - 1;
-/// The least memory that a count takes, in bytes, beside 16 for each container: its smallest share is an eighth.
+/// The least memory that a count takes, in bytes, plus 16 for each container: its smallest share is an eighth.
 pub const MEMORY_BYTES_MIN: usize = 8 * crate::spill::partition::PARTITIONS_BYTES_MIN;
 
 const _: () = assert!(crate::container::directory::CHUNKS_MAX <= 1 << 16, "a slot has 16 bits");

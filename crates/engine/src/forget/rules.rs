@@ -32,7 +32,7 @@ pub enum KeepRule {
     Tags(Vec<String>),
     /// Keeps the newest snapshot of each of a number of periods.
     Count(Period, Limit),
-    /// Keeps the newest snapshot of each period in the time before a moment, which [`WithinFrom`] chooses.
+    /// Keeps the newest snapshot of each period in the span that ends where [`WithinFrom`] says.
     Within(Period, Span),
 }
 
@@ -47,7 +47,7 @@ impl KeepRule {
     }
 }
 
-/// The moment that the time of [`KeepRule::Within`] ends at.
+/// The end of the span of [`KeepRule::Within`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum WithinFrom {
     /// The newest snapshot, as in restic.
@@ -71,7 +71,7 @@ impl KeepRules {
         Self { rules, within_from: WithinFrom::default() }
     }
 
-    /// Chooses the moment that times end at.
+    /// Chooses the end of spans.
     #[must_use]
     pub fn within_from(self, within_from: WithinFrom) -> Self {
         Self { within_from, ..self }

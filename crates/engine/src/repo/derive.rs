@@ -82,7 +82,7 @@ fn relabelled(
     }
     let listed = commits.commit_of(from).and_then(|commit| commit.body.manifest);
     let confirmed = match take_over(store, session, options, original)? {
-        // What the original refers to is what this one refers to. If collections have deleted containers that its manifest
+        // This one refers to the same chunks as the original. If collections have deleted containers that its manifest
         // lists, they have noted where the chunks are, and note it as long as a manifest lists them.
         Confirmed::Unseen => Confirmed::All(listed.and_then(|checksum| store.copy_manifest(from, &checksum).ok())),
         confirmed => confirmed,

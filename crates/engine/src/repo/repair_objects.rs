@@ -1,6 +1,6 @@
 //! Repairing small objects: what nothing needs is set aside, and what can be derived is written again.
 //!
-//! docs/protocol.md, "Damaged small objects", says why this is safe beside everything else. Nothing is deleted.
+//! docs/protocol.md, "Damaged small objects", says why this is safe while other commands run. Nothing is deleted.
 
 use std::collections::BTreeSet;
 

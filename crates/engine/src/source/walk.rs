@@ -55,7 +55,7 @@ pub struct Walk {
     /// The same from the root of the file system, for patterns.
     absolute: PathBuf,
     events: VecDeque<Event>,
-    /// What became of the entries of `/`, `.` or `..`, of which each can be named as a whole.
+    /// Outcomes of the entries of `/`, `.` or `..`, of which each can be named as a whole.
     tops: BTreeMap<PathBuf, Tally>,
     /// Which of these the current entry at the top belongs to.
     top: Option<PathBuf>,
@@ -81,7 +81,7 @@ struct Frame {
     tally: Tally,
 }
 
-/// What became of the entries below a directory.
+/// Outcomes of the entries below a directory.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
     /// Some were left out, as the user wants it.

@@ -162,7 +162,7 @@ fn the_longest_requests_are_answered_by_the_smallest_journal_and_many_at_a_time(
                 scope.spawn(move || all((thread << 36) + 4_095).unwrap());
             }
         });
-        // What the volume refuses is not read back into the journal.
+        // A request that the volume refuses is not read back into the journal.
         void.refuses_zeros.store(true, Ordering::Relaxed);
         let used = group.journal().status().used;
         assert_eq!(volume.trim(1..LONGEST, Fua::No), Err(Errno::Io));

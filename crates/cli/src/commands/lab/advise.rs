@@ -22,7 +22,7 @@ use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::files;
 use crate::interrupt::Interrupt;
-use crate::json::lab::advise::Advice;
+use crate::json::lab::advise::message;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
@@ -89,7 +89,7 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
     };
     if output.json {
         let process = (memory, threads, process_peak_rss_bytes().unwrap_or_default());
-        output.message(&Advice::of(&scanned, &whole, &predictions, recommendation.as_ref(), process))?;
+        output.message(&message(&scanned, &whole, &predictions, recommendation.as_ref(), process))?;
     } else {
         print(output, &advice, &whole, args.similarity)?;
     }

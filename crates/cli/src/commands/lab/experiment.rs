@@ -22,7 +22,8 @@ use onefold_lab::trial::{Trial, try_out};
 
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, ScalingArgs};
 use crate::interrupt::Interrupt;
-use crate::json::lab::experiment::{DimensionListed, ExperimentListed, Found, PresetListed};
+use crate::json::lab::experiment::{Found, PresetListed};
+use crate::json::object;
 use crate::output::Output;
 use crate::settings::Settings;
 use onefold_engine::Error;
@@ -178,10 +179,16 @@ fn write(dir: &Path, name: &str, findings: &Findings) -> Result<()> {
 pub(crate) fn presets(output: &Output, args: &PresetsArgs) -> Result<()> {
     if args.dimensions {
         for dimension in listed() {
+            let Listed { name, values, default, about } = &dimension;
             if output.json {
-                output.message(&DimensionListed::from(&dimension))?;
+                output.message(&object! {
+                    message_type: "dimension",
+                    name: &**name,
+                    values: &**values,
+                    default?: default.as_deref(),
+                    about: &**about,
+                })?;
             } else {
-                let Listed { name, values, default, about } = &dimension;
                 let default = default.as_ref().map(|value| format!("; default: {value}")).unwrap_or_default();
                 output.line(format!("{name:<16} {about}\n{:16} values: {values}{default}", ""))?;
             }
@@ -250,11 +257,12 @@ pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
         ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
             let experiment = Experiment::named(name)?;
+            let (title, source) = (experiment.title(), experiment.source());
             if output.json {
-                output.message(&ExperimentListed::from(&experiment))?;
+                output.message(&object! { message_type: "experiment", name: experiment.name(), title, source, })?;
                 continue;
             }
-            output.line(format!("{name:<16} {}\n{:16} {}", experiment.title(), "", experiment.source()))?;
+            output.line(format!("{name:<16} {title}\n{:16} {source}", ""))?;
         }
         return Ok(());
     }

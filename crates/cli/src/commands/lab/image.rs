@@ -15,7 +15,8 @@ use crate::args::lab::image::{ImageCommand, PackArgs, ReadArgs, TrimArgs, WriteA
 use crate::files::{self, Target};
 use crate::interrupt::Interrupt;
 use crate::json::inspect::ratio;
-use crate::json::lab::image::{ImageChecked, ImageCompacted, ImageRange, ImageStore};
+use crate::json::lab::image::{ImageChecked, ImageCompacted, ImageStore};
+use crate::json::object;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
@@ -103,7 +104,7 @@ fn length_of(store: &Store, offset: u64, length: Option<u64>) -> Result<u64> {
 
 fn report(output: &Output, offset: u64, bytes: u64, done: &str) -> Result<()> {
     if output.json {
-        return Ok(output.message(&ImageRange { offset, bytes })?);
+        return Ok(output.message(&object! { message_type: "image_range", offset, bytes, })?);
     }
     output.note(&format!("{done} {} at {offset}", text::count(bytes, "byte")));
     Ok(())

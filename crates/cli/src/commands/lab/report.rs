@@ -5,7 +5,7 @@ use onefold_lab::files::write_new;
 use onefold_lab::report;
 
 use crate::args::lab::report::ReportArgs;
-use crate::json::lab::report::ReportWritten;
+use crate::json::object;
 use crate::output::Output;
 use crate::text;
 
@@ -14,12 +14,11 @@ pub(crate) fn report(output: &Output, args: &ReportArgs) -> Result<()> {
     let findings = report::read::read(&args.files)?;
     let page = report::html::to_html(&findings)?;
     write_new(&args.output, page.as_bytes())?;
-    let plots = findings.iter().map(|each| each.plots.len()).sum();
-    let written = ReportWritten { experiments: findings.len(), plots, bytes: page.len() as u64 };
+    let plots: usize = findings.iter().map(|each| each.plots.len()).sum();
+    let (experiments, bytes) = (findings.len(), page.len() as u64);
     if output.json {
-        return Ok(output.message(&written)?);
+        return Ok(output.message(&object! { message_type: "report_written", experiments, plots, bytes, })?);
     }
-    let ReportWritten { experiments, plots, bytes, .. } = written;
     Ok(output.line(format!(
         "wrote {}: {}, {}, {}",
         args.output.display(),

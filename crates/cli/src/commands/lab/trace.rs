@@ -22,9 +22,9 @@ use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::compat::Dialect;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
-use crate::json::AcceleratorSummary;
 use crate::json::inspect::ratio;
-use crate::json::lab::trace::{TraceDescribed, TraceExported, TraceWritten};
+use crate::json::lab::trace::TraceDescribed;
+use crate::json::{accelerator, object};
 use crate::open::open;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -108,8 +108,12 @@ pub(crate) fn export_trace(output: &Output, args: &ExportArgs) -> Result<()> {
     let (_, mut events) = file::open(&args.trace)?;
     let (totals, files) = export(&mut events, format, &args.dir)?;
     if output.json {
-        let peak_rss_bytes = process_peak_rss_bytes();
-        return Ok(output.message(&TraceExported { totals, files, peak_rss_bytes })?);
+        return Ok(output.message(&object! {
+            message_type: "trace_exported",
+            totals { streams, chunks, bytes },
+            files,
+            peak_rss_bytes: process_peak_rss_bytes(),
+        })?);
     }
     written(output, totals, None)?;
     Ok(output.line(format!("{} in {}", text::count(files, "file"), args.dir.display()))?)
@@ -117,9 +121,10 @@ pub(crate) fn export_trace(output: &Output, args: &ExportArgs) -> Result<()> {
 
 fn written(output: &Output, totals: Totals, usage: Option<AcceleratorUsage>) -> Result<()> {
     if output.json {
-        return Ok(output.message(&TraceWritten {
-            totals,
-            accelerator: usage.map(AcceleratorSummary::of),
+        return Ok(output.message(&object! {
+            message_type: "trace_written",
+            totals { streams, chunks, bytes },
+            accelerator?: usage.map(accelerator),
             peak_rss_bytes: process_peak_rss_bytes(),
         })?);
     }

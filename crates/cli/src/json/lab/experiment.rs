@@ -1,8 +1,7 @@
 //! Messages of the laboratory's commands that run something.
 
-use onefold_lab::experiment::catalog::Experiment;
 use onefold_lab::findings::Findings;
-use onefold_lab::point::dimension::{Listed, text_of};
+use onefold_lab::point::dimension::text_of;
 use onefold_lab::point::preset::Preset;
 use serde::Serialize;
 
@@ -38,38 +37,5 @@ impl<'a> From<&'a Preset> for PresetListed<'a> {
         let Preset { name, about, source, dimensions } = preset;
         let dimensions = dimensions.iter().map(|(name, value)| (&**name, text_of(value))).collect();
         Self { name, about, source, dimensions }
-    }
-}
-
-/// `lab presets --dimensions`: one of them.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "dimension")]
-pub(crate) struct DimensionListed<'a> {
-    name: &'a str,
-    values: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    default: Option<&'a str>,
-    about: &'a str,
-}
-
-impl<'a> From<&'a Listed> for DimensionListed<'a> {
-    fn from(Listed { name, values, default, about }: &'a Listed) -> Self {
-        Self { name, values, default: default.as_deref(), about }
-    }
-}
-
-/// `lab paper` without names: one experiment.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "experiment")]
-pub(crate) struct ExperimentListed<'a> {
-    name: &'a str,
-    title: &'a str,
-    source: &'a str,
-}
-
-impl<'a> From<&'a Experiment> for ExperimentListed<'a> {
-    fn from(experiment: &'a Experiment) -> Self {
-        let (name, title, source) = (experiment.name(), experiment.title(), experiment.source());
-        Self { name, title, source }
     }
 }

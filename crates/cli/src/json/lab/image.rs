@@ -12,14 +12,6 @@ pub(crate) struct ImageStore {
     pub(crate) peak_rss_bytes: Option<u64>,
 }
 
-/// `lab image read` into a file, `lab image write`, `lab image trim`.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "image_range")]
-pub(crate) struct ImageRange {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-}
-
 /// `lab image compact`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "image_compacted")]

@@ -3,5 +3,4 @@
 pub(crate) mod advise;
 pub(crate) mod experiment;
 pub(crate) mod image;
-pub(crate) mod report;
 pub(crate) mod trace;

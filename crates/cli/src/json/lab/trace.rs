@@ -1,32 +1,7 @@
 //! Messages of the laboratory's commands on traces.
 
-use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Counts, TraceSummary, VersionSummary};
 use serde::Serialize;
-
-use crate::json::AcceleratorSummary;
-
-/// `lab synth`, `lab import`, `lab record`.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "trace_written")]
-pub(crate) struct TraceWritten {
-    #[serde(flatten)]
-    pub(crate) totals: Totals,
-    /// Work of a device, if one was used.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) accelerator: Option<AcceleratorSummary>,
-    pub(crate) peak_rss_bytes: Option<u64>,
-}
-
-/// `lab export`.
-#[derive(Serialize)]
-#[serde(tag = "message_type", rename = "trace_exported")]
-pub(crate) struct TraceExported {
-    #[serde(flatten)]
-    pub(crate) totals: Totals,
-    pub(crate) files: u64,
-    pub(crate) peak_rss_bytes: Option<u64>,
-}
 
 /// `lab describe`.
 #[derive(Serialize)]

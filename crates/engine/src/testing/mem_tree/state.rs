@@ -83,7 +83,7 @@ pub(super) fn refuse(operation: &'static str, path: &Path, kind: io::ErrorKind) 
     Error::io(operation, path, kind.into())
 }
 
-/// What the kernel says about a kind of entry that a file system does not have.
+/// The kernel's error for a kind of entry that a file system does not have.
 pub(super) fn refuse_unsupported(operation: &'static str, path: &Path) -> Error {
     Error::io(operation, path, rustix::io::Errno::PERM.into())
 }
