@@ -164,7 +164,7 @@ mod tests {
             for run in runs {
                 let is_short = run.iter().map(|placed| u64::from(placed.len)).sum::<u64>() < 30;
                 for placed in run {
-                    let low = (bytes.div_ceil(1000) as f64) < 0.6 * reads as f64;
+                    let low = 5 * bytes.div_ceil(1000) < 3 * reads;
                     let again = is_short && low && matches!(placed.place, Place::Stored(_));
                     let container = match placed.place {
                         Place::Stored(container) if !again => Ok(container),
