@@ -31,6 +31,8 @@ mod lab_paper;
 mod lab_record;
 #[cfg(feature = "lab")]
 mod lab_report;
+#[cfg(feature = "lab")]
+mod lab_versions;
 mod listing;
 mod manual;
 mod memory;

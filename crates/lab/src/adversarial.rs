@@ -254,7 +254,7 @@ impl Source for Adversarial {
         self.drawn += 1;
         self.drawn_new += u32::from(is_new);
         let chunk = Chunk { fingerprint: name(u64::from(number)), len: CHUNK_BYTES };
-        Ok(Some(Drawn { chunk, is_new: Some(is_new) }))
+        Ok(Some(Drawn::inside(chunk, is_new)))
     }
 
     fn next_session(&mut self) -> Result<bool> {
@@ -283,7 +283,7 @@ mod tests {
         let mut known = HashSet::new();
         let mut sessions = vec![Vec::new()];
         loop {
-            while let Some(Drawn { chunk, is_new }) = stream.draw().unwrap() {
+            while let Some(Drawn { chunk, is_new, .. }) = stream.draw().unwrap() {
                 assert_eq!(is_new, Some(known.insert(chunk.fingerprint.0)), "seed {seed}");
                 assert_eq!(stream.session() as usize, sessions.len() - 1);
                 sessions.last_mut().unwrap().push(chunk.fingerprint.0);

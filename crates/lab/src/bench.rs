@@ -9,7 +9,9 @@ use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::types::{ContainerId, RepositoryId};
 
-use crate::replay::{MadeUp, Outcome, Replay, SESSION};
+use crate::replay::{MadeUp, Outcome, Replay};
+use crate::sim::containers::ContainerRule;
+use crate::sim::{Repository, container};
 use crate::stream::Stream;
 
 /// Nominal length of chunks.
@@ -19,19 +21,23 @@ const CONTAINER_BYTES: u64 = 4 << 20;
 
 const REPOSITORY: RepositoryId = RepositoryId([9; 16]);
 
-/// Opens the index in the directory `index` of a disk, which holds one of `containers` containers or none.
-pub fn open_index(disk: Arc<dyn Disk>, host: Arc<dyn Host>, options: &IndexOptions, containers: u32) -> Result<Index> {
+/// Opens the index in the directory `index` of a disk, which knows these containers or is not there.
+pub fn open_index(
+    disk: Arc<dyn Disk>,
+    host: Arc<dyn Host>,
+    options: &IndexOptions,
+    live: &[ContainerId],
+) -> Result<Index> {
     disk.create_dir(Path::new(""))?;
     let directory = disk.display(Path::new(""));
     let (mut index, state) = Index::open(disk, host, Path::new("index"), REPOSITORY, options)?;
     let fits = match state {
-        IndexState::New => containers == 0,
-        IndexState::Clean | IndexState::Unclean => containers != 0,
+        IndexState::New => live.is_empty(),
+        IndexState::Clean | IndexState::Unclean => !live.is_empty(),
         IndexState::Incomplete(_) | IndexState::Rebuilt(_) => false,
     };
     ensure!(fits, "the index in {directory} was found {state:?}");
-    let live: Vec<_> = (0..containers).map(|ordinal| ContainerId { session: SESSION, ordinal }).collect();
-    ensure!(index.attach(&live)?.is_empty(), "the index in {directory} misses containers");
+    ensure!(index.attach(live)?.is_empty(), "the index in {directory} misses containers");
     Ok(index)
 }
 
@@ -44,8 +50,10 @@ impl Bench {
     pub fn open(dir: &Path, options: &IndexOptions, containers: u32) -> Result<Self> {
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(dir.to_path_buf()));
         let host: Arc<dyn Host> = Arc::new(OsHost::new());
-        let index = open_index(disk, Arc::clone(&host), options, containers)?;
-        Ok(Self(Replay::new(index, host, containers, CONTAINER_BYTES)))
+        let live: Vec<_> = (0..containers).map(container).collect();
+        let index = open_index(disk, Arc::clone(&host), options, &live)?;
+        let repository = Repository::starting_after(ContainerRule::of_bytes(CONTAINER_BYTES), containers);
+        Ok(Self(Replay::new(index, host, repository)))
     }
 
     /// Submits `chunks` chunks of a stream; with `drains`, until none is pending. Fails if a chunk was declared unique again.
@@ -69,8 +77,8 @@ impl Bench {
 
     /// Records the rest and closes the index; returns how many containers there are.
     pub fn close(self) -> Result<u32> {
-        let (index, containers) = self.0.finish()?;
+        let (index, repository) = self.0.finish()?;
         index.close()?;
-        Ok(containers)
+        Ok(repository.containers.next_number())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`trace`] has traces, which say what chunks a source has without their bytes; [`record`] makes them of real data, cut by one
 //! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] holds its index, and [`mapped`] is an index on
-//! persistent memory; [`replay`] sends chunks through an identifier, [`run`](mod@run) does so for a point, [`trial`] for a trace and
+//! persistent memory; [`replay`] sends chunks through an identifier into a simulated repository ([`sim`]), [`run`](mod@run) does so for a point, [`trial`] for a trace and
 //! [`experiment`] for what papers did. [`regret`] compares the adaptive schedule with all others, also on [`adversarial`] streams.
 //! They make [`findings`], which [`report`] shows. [`advise`] samples real data, and [`similarity`] compresses versions of it against each other. [`schedules`] and [`growth`] measure the
 //! engine's index itself; see docs/performance.md.
@@ -38,6 +38,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod schedules;
+pub mod sim;
 pub mod similarity;
 pub mod stream;
 mod together;

@@ -9,6 +9,8 @@ use crate::device::clock::Traffic;
 use crate::mapped::order::Latencies;
 use crate::mapped::{Order, OrderReport};
 use crate::replay::{Outcome, UniqueSet};
+use crate::sim::cost::{FINGERPRINT_BYTES, Prices};
+use crate::sim::{Kept, StoredAgain};
 
 /// Measurements of one point with one source on one device.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,14 @@ pub struct Measured {
     pub traffic: Option<Traffic>,
     /// Memory of the point.
     pub memory: u64,
+    /// Whether no stored chunk is declared unique.
+    pub is_exact: bool,
+    /// Chunks that were stored again.
+    pub again: StoredAgain,
+    /// The repository afterward, if it has versions.
+    pub kept: Option<Kept>,
+    /// Bytes of memory that the index needs for each stored chunk, by the formula of [`cost`](crate::sim::cost).
+    pub memory_per_chunk: f64,
     /// Times of the steps on mapped memory, and the predictions of the paper's model. None of several sessions together.
     pub steps: Option<Steps>,
     /// The same for each session. The index was closed between two, and opened again with an empty cache, which does not
@@ -44,6 +54,9 @@ impl Measured {
     pub fn add_session(&mut self, number: u32, mut measured: Self) {
         self.outcome.add(&measured.outcome);
         self.unique.add_all(&measured.unique);
+        self.again.add(&measured.again);
+        self.kept.clone_from(&measured.kept);
+        (self.is_exact, self.memory_per_chunk) = (measured.is_exact, measured.memory_per_chunk);
         self.intervals.append(&mut measured.intervals);
         self.memory = self.memory.max(measured.memory);
         if let Some(traffic) = &measured.traffic {
@@ -51,6 +64,22 @@ impl Measured {
         }
         self.steps = if self.sessions.is_empty() { measured.steps.clone() } else { None };
         self.sessions.push(Session { number, measured });
+    }
+
+    /// Returns the bytes that were stored.
+    fn stored_bytes(&self) -> u64 {
+        self.unique.bytes + self.again.bytes()
+    }
+
+    /// Returns what storing costs in dollars.
+    fn cost(&self, prices: &Prices) -> f64 {
+        prices.of(self.stored_bytes(), self.unique.chunks + self.again.chunks(), self.memory_per_chunk)
+    }
+
+    /// Returns the same in proportion to an exact index in memory.
+    fn cost_percent(&self, prices: &Prices) -> Option<f64> {
+        let baseline = prices.of(self.unique.bytes, self.unique.chunks, FINGERPRINT_BYTES);
+        (0.0 < baseline).then(|| 100.0 * self.cost(prices) / baseline)
     }
 }
 
@@ -110,7 +139,24 @@ pub const MEASURES: &[Measure] = measures! {
     "gigabytes", "GB", false, |it| some(it.outcome.bytes).map(|bytes| bytes / 1e9);
     "unique-chunks", "unique chunks", true, |it| some(it.unique.chunks);
     "unique-gigabytes", "unique GB", false, |it| some(it.unique.bytes).map(|bytes| bytes / 1e9);
-    "deduplication-ratio", "ratio", false, |it| ratio(it.outcome.bytes, it.unique.bytes);
+    "deduplication-ratio", "ratio", false, |it| ratio(it.outcome.bytes, it.stored_bytes());
+    "kept-ratio", "ratio of the versions kept", false, |it| {
+        let kept = it.kept.as_ref()?;
+        ratio(kept.bytes, kept.stored_bytes)
+    };
+    "containers", "containers", true, |it| some(it.kept.as_ref()?.containers);
+    "containers-used", "of which the version uses", true, |it| some(it.kept.as_ref()?.containers_used);
+    "containers-reclaimed", "containers reclaimed", true, |it| counted(it.kept.as_ref()?.containers_reclaimed);
+    "rewritten-chunks", "chunks rewritten", true, |it| counted(it.again.rewritten_chunks);
+    "rewritten-bytes", "bytes rewritten", true, |it| counted(it.again.rewritten_bytes);
+    "missed-chunks", "duplicates missed", true, |it| counted(it.again.missed_chunks);
+    "missed-bytes", "bytes of duplicates missed", true, |it| counted(it.again.missed_bytes);
+    "cost", "storage cost at the paper's prices, $", false, |it| Some(it.cost(&Prices::PAPER));
+    "cost-percent", "of that of all fingerprints in memory, %", false, |it| it.cost_percent(&Prices::PAPER);
+    "cost-today", "storage cost today, $", false, |it| Some(it.cost(&Prices::TODAY));
+    "cost-today-percent", "of that of all fingerprints in memory today, %", false, |it| {
+        it.cost_percent(&Prices::TODAY)
+    };
     "memory-mib", "memory, MiB", false, |it| some(it.memory).map(|bytes| bytes / f64::from(1 << 20));
     "seconds", "seconds", false, |it| Some(it.outcome.time.as_secs_f64());
     "device-seconds", "of which device, s", false, |it| Some(it.traffic?.time.as_secs_f64());
@@ -133,6 +179,10 @@ pub const MEASURES: &[Measure] = measures! {
     "other-seconds", "other, s", false, |it| Some(other(it).as_secs_f64());
     "lookups", "lookups", true, |it| some(it.outcome.counters.lookups);
     "lookups-per-gb", "lookups per GB", false, |it| per_gigabyte(it, it.outcome.counters.lookups);
+    "unique-lookups-per-gb", "of which for unique chunks, per GB", false, |it| {
+        let Counters { lookups, memtable_hits, disk_hits, .. } = it.outcome.counters;
+        per_gigabyte(it, lookups.saturating_sub(memtable_hits + disk_hits))
+    };
     "batches", "batches of lookups", true, |it| some(it.outcome.counters.lookup_batches);
     "windows", "windows", true, |it| some(it.outcome.counters.prefetches);
     "pages-read", "pages read", true, |it| some(it.outcome.counters.pages_read);

@@ -1,18 +1,20 @@
 //! Chunks through an identifier, timed and checked: what a backup does between cutting and packing, without the bytes.
 //!
-//! Unique chunks are recorded as stored when they fill a container, as in a backup. The
-//! clock runs only while the identifier works: making chunks up, reading them from a trace and checking do not count.
+//! Chunks that are to be stored fill the containers of a [simulated repository](crate::sim), which are recorded as in a backup. The
+//! clock runs only while the identifier works: making chunks up, reading them from a trace, rewriting and checking do not count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Counters, Identifier, Mark, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::Host;
-use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
+use onefold_engine::types::{Chunk, Sequence, SessionId};
 
 use crate::counts::float;
+use crate::sim::recipe::{Recipe, Step};
+use crate::sim::{Before, Repository, container};
 use crate::stream::{Stream, name};
 use crate::trace::{Event, Events};
 
@@ -31,6 +33,15 @@ pub struct Drawn {
     pub chunk: Chunk,
     /// Whether it is new, if that is known.
     pub is_new: Option<bool>,
+    /// Whether a file begins with it, and the one before ends.
+    pub begins_file: bool,
+}
+
+impl Drawn {
+    /// Returns a chunk that is in no file or inside of one.
+    pub fn inside(chunk: Chunk, is_new: bool) -> Self {
+        Self { chunk, is_new: Some(is_new), begins_file: false }
+    }
 }
 
 /// A source of chunks, which are those of one session or of several, one after the other.
@@ -66,7 +77,7 @@ pub struct MadeUp<'a> {
 impl Source for MadeUp<'_> {
     fn draw(&mut self) -> Result<Option<Drawn>> {
         let (number, is_new) = self.stream.draw();
-        Ok(Some(Drawn { chunk: Chunk { fingerprint: name(number), len: self.len }, is_new: Some(is_new) }))
+        Ok(Some(Drawn::inside(Chunk { fingerprint: name(number), len: self.len }, is_new)))
     }
 }
 
@@ -80,12 +91,14 @@ pub struct Traced<'a> {
     session: Option<u32>,
     /// First chunk of the next session.
     next: Option<Drawn>,
+    /// Whether a stream has begun since the last chunk. Each is a file.
+    begins_file: bool,
 }
 
 impl<'a> Traced<'a> {
     /// Takes the events of a trace.
     pub fn new(events: &'a mut dyn Events) -> Self {
-        Self { events, version: 0, session: None, next: None }
+        Self { events, version: 0, session: None, next: None, begins_file: false }
     }
 }
 
@@ -103,13 +116,14 @@ impl Source for Traced<'_> {
         while self.next.is_none() {
             match self.events.next_event()? {
                 Some(Event::Chunk(traced)) => {
-                    let drawn = Drawn { chunk: traced.chunk(), is_new: None };
+                    let begins_file = std::mem::take(&mut self.begins_file);
+                    let drawn = Drawn { chunk: traced.chunk(), is_new: None, begins_file };
                     if *self.session.get_or_insert(self.version) == self.version {
                         return Ok(Some(drawn));
                     }
                     self.next = Some(drawn);
                 }
-                Some(Event::Begin { version, .. }) => self.version = version,
+                Some(Event::Begin { version, .. }) => (self.version, self.begins_file) = (version, true),
                 Some(Event::End) => {}
                 None => break,
             }
@@ -218,12 +232,15 @@ impl Due {
 pub struct Replay<I> {
     identifier: I,
     clock: Arc<dyn Host>,
-    container_bytes: u64,
+    repository: Repository,
+    /// References in the order of the stream, if the repository has versions.
+    recipe: Option<Recipe>,
     next_sequence: u64,
-    containers: u32,
+    /// Whether the identifier learns where files begin and end.
+    has_marks: bool,
+    files: u64,
+    is_in_file: bool,
     due: Due,
-    packing: Vec<Chunk>,
-    packing_bytes: u64,
     unique: UniqueSet,
     /// Chunks declared unique that were known: exactness would be broken.
     pub stored_again: u64,
@@ -261,21 +278,32 @@ impl Outcome {
 }
 
 impl<I: Identifier> Replay<I> {
-    /// Takes an identifier that knows `containers` containers of [`SESSION`], a clock, and how many bytes of chunks are
-    /// recorded together.
-    pub fn new(identifier: I, clock: Arc<dyn Host>, containers: u32, container_bytes: u64) -> Self {
+    /// Takes an identifier that knows the containers of a repository, and a clock.
+    pub fn new(identifier: I, clock: Arc<dyn Host>, mut repository: Repository) -> Self {
+        if !identifier.is_exact() {
+            repository.learn_truth();
+        }
+        let plan = repository.plan();
+        let recipe = plan.has_versions().then(|| Recipe::new(plan.rewrite.policy(repository.containers.rule())));
         Self {
             identifier,
             clock,
-            container_bytes,
+            repository,
+            recipe,
             next_sequence: 0,
-            containers,
+            has_marks: false,
+            files: 0,
+            is_in_file: false,
             due: Due::default(),
-            packing: Vec::new(),
-            packing_bytes: 0,
             unique: UniqueSet::default(),
             stored_again: 0,
         }
+    }
+
+    /// Tells the identifier from now on where files begin and end. Each file is submitted by itself, which takes time.
+    #[must_use]
+    pub fn with_marks(self) -> Self {
+        Self { has_marks: true, ..self }
     }
 
     /// Submits `chunks` chunks of a source, or all of a shorter one; with `drains`, until none is pending.
@@ -287,22 +315,35 @@ impl<I: Identifier> Replay<I> {
         let mut batch = Vec::with_capacity(BATCH_CHUNKS);
         while outcome.chunks < chunks {
             drawn.clear();
-            batch.clear();
-            while batch.len() < BATCH_CHUNKS && outcome.chunks < chunks {
+            while drawn.len() < BATCH_CHUNKS && outcome.chunks < chunks {
                 let Some(next) = source.draw()? else { break };
                 drawn.push(next);
-                batch.push(SequencedChunk::data(Sequence(self.next_sequence), next.chunk));
-                self.next_sequence += 1;
                 outcome.chunks += 1;
                 outcome.bytes += u64::from(next.chunk.len);
             }
-            if batch.is_empty() {
+            if drawn.is_empty() {
                 break;
             }
             self.due.draw(&drawn);
-            for part in batch.chunks(SUBMITTED_CHUNKS) {
+            let has_marks = self.has_marks;
+            let files = drawn.chunk_by(|_, next| !(has_marks && next.begins_file));
+            for part in files.flat_map(|file| file.chunks(SUBMITTED_CHUNKS)) {
+                batch.clear();
+                for Drawn { chunk, begins_file, .. } in part {
+                    batch.push(SequencedChunk::data(Sequence(self.next_sequence), *chunk));
+                    self.next_sequence += 1;
+                    if let Some(recipe) = &mut self.recipe {
+                        recipe.push(*chunk, *begins_file);
+                    }
+                }
                 let start = self.clock.monotonic();
-                self.identifier.submit(part, &mut resolved)?;
+                if has_marks && part.first().is_some_and(|first| first.begins_file) {
+                    self.end_file(&mut resolved)?;
+                    self.identifier.mark(Mark::FileBegin, &mut resolved)?;
+                    self.is_in_file = true;
+                    self.files += 1;
+                }
+                self.identifier.submit(&batch, &mut resolved)?;
                 let taken = self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved, source)?;
                 outcome.time += taken;
                 outcome.longest = outcome.longest.max(taken);
@@ -310,52 +351,143 @@ impl<I: Identifier> Replay<I> {
         }
         if drains {
             let start = self.clock.monotonic();
+            self.end_file(&mut resolved)?;
             self.identifier.drain(&mut resolved)?;
             outcome.time += self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved, source)?;
             ensure!(self.due.count() == 0, "{} chunks have no verdict", self.due.count());
+            if let Some(recipe) = &mut self.recipe {
+                recipe.finish();
+                outcome.time += self.refer()?;
+            }
         }
         outcome.counters = self.identifier.counters().since(&before);
         Ok(outcome)
     }
 
-    /// Compares verdicts with the truth, and records unique chunks; returns the time of recording.
+    fn end_file(&mut self, resolved: &mut Vec<Resolved>) -> Result<()> {
+        if std::mem::take(&mut self.is_in_file) {
+            self.identifier.mark(Mark::FileEnd, resolved)?;
+        }
+        Ok(())
+    }
+
+    /// Compares verdicts with the truth, stores unique chunks, and passes on the references whose turn has come; returns the time of
+    /// the identifier.
     fn resolve(&mut self, resolved: &mut Vec<Resolved>, source: &mut dyn Source) -> Result<Duration> {
-        let mut recording = Duration::ZERO;
+        let mut taken = Duration::ZERO;
+        let mut early = Vec::new();
         for Resolved { sequence, verdict } in resolved.drain(..) {
             let due = self.due.resolve(sequence).context("a verdict on a chunk that is not due one")?;
-            let Drawn { chunk, is_new } = due;
+            let Drawn { chunk, is_new, .. } = due;
             source.resolved(sequence, verdict == Verdict::Unique)?;
             match verdict {
                 Verdict::Unique => {
-                    self.stored_again += u64::from(is_new == Some(false));
-                    self.unique.add(&chunk);
-                    self.packing.push(chunk);
-                    self.packing_bytes += u64::from(chunk.len);
-                    if self.container_bytes <= self.packing_bytes {
-                        recording += self.record()?;
+                    let (container, time) = self.store(chunk)?;
+                    self.count_unique(&due, container);
+                    taken += time;
+                    if let Some(recipe) = &mut self.recipe {
+                        recipe.set_new(sequence, container)?;
                     }
                 }
-                Verdict::SameAs(_) => {}
-                Verdict::Stored(_) => ensure!(is_new != Some(true), "a new chunk was said to be stored"),
+                Verdict::SameAs(first) => {
+                    if let Some(recipe) = &mut self.recipe
+                        && !recipe.set_same(sequence, first)?
+                    {
+                        early.push((sequence, first));
+                    }
+                }
+                Verdict::Stored(container) => {
+                    ensure!(is_new != Some(true), "a new chunk was said to be stored");
+                    if let Some(recipe) = &mut self.recipe {
+                        recipe.set_stored(sequence, container.ordinal)?;
+                    }
+                }
             }
         }
-        Ok(recording)
-    }
-
-    fn record(&mut self) -> Result<Duration> {
-        let container = ContainerId { session: SESSION, ordinal: self.containers };
-        self.containers = self.containers.checked_add(1).context("more containers than have a number")?;
-        let start = self.clock.monotonic();
-        self.identifier.record(Unit { container, len: 0, chunks: &self.packing })?;
-        let taken = self.clock.monotonic().saturating_sub(start);
-        self.packing.clear();
-        self.packing_bytes = 0;
+        if let Some(recipe) = &mut self.recipe {
+            for (sequence, first) in early {
+                ensure!(
+                    recipe.set_same(sequence, first)?,
+                    "a chunk was said to be the same as one that is not in flight"
+                );
+            }
+            recipe.end_verdicts();
+            taken += self.refer()?;
+        }
         Ok(taken)
     }
 
-    /// Returns the chunks declared unique so far.
+    /// Counts a chunk that was declared unique and is stored in a container.
+    fn count_unique(&mut self, Drawn { chunk, is_new, .. }: &Drawn, container: u32) {
+        match self.repository.note_stored(chunk, container) {
+            None => {
+                self.stored_again += u64::from(*is_new == Some(false));
+                self.unique.add(chunk);
+            }
+            Some(Before::New) => self.unique.add(chunk),
+            Some(Before::Shunned) => self.repository.again.add_rewritten(chunk),
+            Some(Before::Stored) if self.identifier.is_exact() => self.stored_again += 1,
+            Some(Before::Stored) => {
+                self.repository.again.missed_chunks += 1;
+                self.repository.again.missed_bytes += u64::from(chunk.len);
+            }
+        }
+    }
+
+    /// Adds the references whose turn has come to the version, and stores chunks again; returns the time of the identifier.
+    fn refer(&mut self) -> Result<Duration> {
+        let mut taken = Duration::ZERO;
+        while let Some(recipe) = &mut self.recipe
+            && let Some(step) = recipe.next_step()?
+        {
+            match step {
+                Step::Refer(chunk, container) => self.repository.refer(&chunk, container)?,
+                Step::StoreAgain(sequence, chunk) => {
+                    let start = self.clock.monotonic();
+                    self.identifier.supersede(&SequencedChunk::data(sequence, chunk))?;
+                    taken += self.clock.monotonic().saturating_sub(start);
+                    let (container, time) = self.store(chunk)?;
+                    taken += time;
+                    self.repository.note_stored(&chunk, container);
+                    self.repository.again.add_rewritten(&chunk);
+                    self.repository.refer(&chunk, container)?;
+                    if let Some(recipe) = &mut self.recipe {
+                        recipe.stored_again(sequence, &chunk, container);
+                    }
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Stores a chunk, in a new container if it does not fit; returns its container, and the time of recording the full one.
+    fn store(&mut self, chunk: Chunk) -> Result<(u32, Duration)> {
+        let fits = self.repository.containers.fits(chunk.len);
+        let taken = if fits { Duration::ZERO } else { self.record()? };
+        Ok((self.repository.containers.push(chunk)?, taken))
+    }
+
+    fn record(&mut self) -> Result<Duration> {
+        let containers = &mut self.repository.containers;
+        let start = self.clock.monotonic();
+        let container = container(containers.next_number());
+        self.identifier.record(Unit { container, len: 0, chunks: containers.open() })?;
+        let taken = self.clock.monotonic().saturating_sub(start);
+        containers.close();
+        if let Some(recipe) = &mut self.recipe {
+            recipe.set_recorded();
+        }
+        Ok(taken)
+    }
+
+    /// Returns the chunks declared unique so far that were not stored before.
     pub fn unique(&self) -> UniqueSet {
         self.unique
+    }
+
+    /// Returns how many files have begun of which the identifier learned.
+    pub fn files(&self) -> u64 {
+        self.files
     }
 
     /// Returns the identifier.
@@ -363,12 +495,17 @@ impl<I: Identifier> Replay<I> {
         &self.identifier
     }
 
-    /// Records the rest; returns the identifier and how many containers there are.
-    pub fn finish(mut self) -> Result<(I, u32)> {
-        if !self.packing.is_empty() {
+    /// Returns the repository.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// Records the rest; returns the identifier and the repository.
+    pub fn finish(mut self) -> Result<(I, Repository)> {
+        if !self.repository.containers.open().is_empty() {
             self.record()?;
         }
-        Ok((self.identifier, self.containers))
+        Ok((self.identifier, self.repository))
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
-use onefold_engine::identify::Identifier;
+use onefold_engine::identify::{Identifier, StoreKind};
 use onefold_engine::kv::BucketReads;
 use onefold_engine::monitor::Monitor;
-use onefold_engine::types::ContainerId;
 
 use crate::bench::open_index;
 use crate::counts::float;
@@ -20,7 +19,9 @@ use crate::mapped::medium::LINE_BYTES;
 use crate::mapped::{self, Durability, MappedIndex, MappedMemory};
 use crate::measure::{Measured, Steps};
 use crate::point::Point;
-use crate::replay::{Outcome, Replay, SESSION, Source};
+use crate::replay::{Outcome, Replay, Source};
+use crate::sim::cost::{FILTER_BYTES, FINGERPRINT_BYTES};
+use crate::sim::{Plan, Repository};
 
 /// Setting of a run.
 #[derive(Clone, Copy, Debug)]
@@ -45,69 +46,136 @@ const STEP_CHUNKS: u64 = 1 << 16;
 /// Runs a point on a source: `chunks` of its chunks, or all of a shorter one. The index is closed after each session and
 /// opened for the next, whose cache is empty.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
-    if setting.point.is_mapped { run_mapped(setting, source, chunks) } else { run_engine(setting, source, chunks) }
+    simulate(setting, &Plan::default(), source, chunks)
 }
 
-fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+/// Runs a point on a source as [`run`] does, and simulates a repository: each session is a version.
+pub fn simulate(setting: &Setting<'_>, plan: &Plan, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+    let scratch = scratch(setting)?;
+    let rule = plan.layout.rule(setting.point.container_size.0);
+    let repository = Repository::with_versions(rule, plan.clone(), scratch.path());
+    if setting.point.is_mapped {
+        run_mapped(setting, scratch.path(), repository, source, chunks)
+    } else {
+        run_engine(setting, scratch.path(), repository, source, chunks)
+    }
+}
+
+/// Begins a session, which is a version.
+fn begin(index: &mut dyn Identifier, repository: &mut Repository) -> Result<()> {
+    if repository.plan().rewrite.history.is_some() {
+        index.shun(&repository.shunned())?;
+    }
+    repository.begin_version()
+}
+
+/// Ends a session, whose containers are recorded.
+fn end(measured: &mut Measured, repository: &mut Repository) -> Result<()> {
+    measured.again = std::mem::take(&mut repository.again);
+    measured.kept = repository.end_version()?;
+    Ok(())
+}
+
+/// Returns true if stream segments end where files do: chunks alone do not tell.
+fn has_file_segments(point: &Point) -> bool {
+    let assignments = point.design.assignments();
+    assignments.iter().any(|(name, value)| *name == "segmenting" && !matches!(&**value, "fixed" | "content"))
+}
+
+/// Returns the bytes of memory for each stored chunk, as Fu et al. (FAST 2015, section 2.1) count them.
+fn memory_per_chunk(point: &Point, is_exact: bool) -> f64 {
+    match point.design.options.store {
+        _ if !is_exact => {
+            let ratio = point.design.assignments().into_iter().find(|(name, _)| *name == "sampling-ratio");
+            FINGERPRINT_BYTES / ratio.and_then(|(_, ratio)| ratio.parse().ok()).unwrap_or(1.0)
+        }
+        StoreKind::Memory { .. } => FINGERPRINT_BYTES,
+        _ if point.is_mapped => FINGERPRINT_BYTES,
+        _ => FILTER_BYTES,
+    }
+}
+
+fn run_engine(
+    setting: &Setting<'_>,
+    scratch: &Path,
+    mut repository: Repository,
+    source: &mut dyn Source,
+    chunks: u64,
+) -> Result<Measured> {
     let mut options = setting.point.index_options_scaled(setting.scale)?;
     if let (None, Device::Modeled { model, .. }) = (options.reads, setting.device) {
         // A real device is measured when an index that has a table is opened.
         options.reads = Some(BucketReads::ByDevice(model.profile()));
     }
-    let scratch = scratch(setting)?;
-    let SetUp { disk, host, clock } = setting.device.set_up(scratch.path());
+    let SetUp { disk, host, clock } = setting.device.set_up(scratch);
     let mut total = Measured::default();
-    let mut containers = 0;
     loop {
-        let index = open_index(Arc::clone(&disk), Arc::clone(&host), &options, containers)?;
+        let mut index = open_index(Arc::clone(&disk), Arc::clone(&host), &options, &repository.live())?;
+        begin(&mut index, &mut repository)?;
         let before = clock.as_ref().map(|clock| clock.traffic());
-        let mut replay = Replay::new(index, Arc::clone(&host), containers, setting.point.container_size.0);
+        let mut replay = Replay::new(index, Arc::clone(&host), repository);
+        let has_file_segments = has_file_segments(setting.point);
+        if has_file_segments {
+            replay = replay.with_marks();
+        }
         let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
         let left = chunks - total.outcome.chunks;
         drive(setting, &mut replay, source, left, &mut measured, &mut |_| Duration::ZERO)?;
+        ensure!(
+            !has_file_segments || 1 < replay.files(),
+            "segmenting: the trace has no marks of files, or only one file"
+        );
         measured.traffic = clock.as_ref().zip(before).map(|(clock, before)| clock.traffic().since(&before));
+        measured.memory_per_chunk = memory_per_chunk(setting.point, measured.is_exact);
         let before = replay.identifier().counters();
         let (mut index, recorded) = replay.finish()?;
+        repository = recorded;
         index.end_stream();
         // Its time does not count, and neither does that of closing the index.
         measured.outcome.counters.add(&index.counters().since(&before));
         if let Some(reason) = index.degraded() {
             bail!("the index is degraded: {reason}");
         }
+        end(&mut measured, &mut repository)?;
         total.add_session(source.session(), measured);
         if total.outcome.chunks == chunks || !source.next_session()? {
             return Ok(total);
         }
         index.close()?;
-        containers = recorded;
     }
 }
 
 /// On a modeled device, the fingerprints lie in this machine's memory, and the time of the model is added; on the
 /// real one they lie in a file under the scratch directory, which may be on persistent memory or on tmpfs.
-fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+fn run_mapped(
+    setting: &Setting<'_>,
+    scratch: &Path,
+    mut repository: Repository,
+    source: &mut dyn Source,
+    chunks: u64,
+) -> Result<Measured> {
     let options = setting.point.mapped_options(setting.scale)?;
-    let scratch = scratch(setting)?;
-    let (medium, model) = match setting.device {
-        Device::Real => (MappedMemory::of_file(&scratch.path().join("fingerprints"), Durability::Memory)?, None),
+    let (mut medium, model) = match setting.device {
+        Device::Real => (MappedMemory::of_file(&scratch.join("fingerprints"), Durability::Memory)?, None),
         Device::Modeled { model, .. } => (MappedMemory::anonymous(0)?, Some(model)),
     };
-    let SetUp { host, .. } = setting.device.set_up(scratch.path());
+    let SetUp { host, .. } = setting.device.set_up(scratch);
     let mut total = Measured::default();
-    let (mut medium, mut containers) = (medium, 0);
     loop {
         let (mut index, _) = MappedIndex::open(medium, &options)?;
-        let live: Vec<_> = (0..containers).map(|ordinal| ContainerId { session: SESSION, ordinal }).collect();
-        ensure!(index.attach(&live)?.is_empty(), "the index misses containers");
-        let mut replay = Replay::new(index, Arc::clone(&host), containers, setting.point.container_size.0);
-        let measured = mapped_session(setting, &mut replay, source, chunks - total.outcome.chunks, model)?;
+        ensure!(index.attach(&repository.live())?.is_empty(), "the index misses containers");
+        begin(&mut index, &mut repository)?;
+        let mut replay = Replay::new(index, Arc::clone(&host), repository);
+        let mut measured = mapped_session(setting, &mut replay, source, chunks - total.outcome.chunks, model)?;
+        measured.memory_per_chunk = memory_per_chunk(setting.point, measured.is_exact);
         let (index, recorded) = replay.finish()?;
+        repository = recorded;
+        end(&mut measured, &mut repository)?;
         total.add_session(source.session(), measured);
         if total.outcome.chunks == chunks || !source.next_session()? {
             return Ok(total);
         }
         medium = index.close()?;
-        containers = recorded;
     }
 }
 
@@ -190,6 +258,7 @@ fn drive<I: Identifier>(
     measured.end_interval(&mut current);
     ensure!(replay.stored_again == 0, "{} chunks were declared unique a second time", replay.stored_again);
     measured.unique = replay.unique();
+    measured.is_exact = replay.identifier().is_exact();
     Ok(())
 }
 
@@ -215,6 +284,8 @@ mod tests {
     use super::*;
     use crate::point::preset;
     use crate::replay::{Joined, Traced, UniqueSet};
+    use crate::sim::restore::Cache;
+    use crate::sim::rewriting::Rewrite;
     use crate::trace::synth::{Synth, SynthSpec};
     use crate::trace::{Event, Events};
 
@@ -312,6 +383,43 @@ mod tests {
                 assert!(whole.outcome.counters.disk_hits < divided.outcome.counters.disk_hits, "{name}: {reads:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_an_exact_preset_stores_twice_was_rewritten_and_nothing_else() {
+        let scratch = tempfile::tempdir().unwrap();
+        let device = Device::named("nvme").unwrap();
+        let expected = truth(spec(4));
+        for (name, rewrite) in [
+            ("adaptive", "har-paper+capping"),
+            ("eager", "capping"),
+            ("lazy", "cbr"),
+            ("edpl", "har-paper"),
+            ("edll", "har-paper+cfl"),
+            ("blc", "capping"),
+            ("chunkstash", "har-paper+cbr"),
+        ] {
+            let point = preset::Preset::named(name).unwrap().with(&["container-size=256k".to_owned()]).unwrap();
+            let setting = Setting {
+                point: &point,
+                scale: 128.0,
+                device: &device,
+                scratch: scratch.path(),
+                interval: None,
+                monitor: &Silent,
+            };
+            let restores = Cache::parse_list("lru:8,opt:8").unwrap();
+            let plan = Plan { rewrite: Rewrite::parse(rewrite).unwrap(), restores, ..Plan::default() };
+            let mut events = Synth::new(spec(4)).unwrap();
+            let measured = simulate(&setting, &plan, &mut Traced::new(&mut events), u64::MAX).unwrap();
+            let kept = measured.kept.unwrap();
+            assert_eq!(measured.unique, expected, "{name}, {rewrite}");
+            assert_ne!(measured.again.rewritten_chunks, 0, "{name}, {rewrite}");
+            assert_eq!(kept.stored_chunks, expected.chunks + measured.again.rewritten_chunks, "{name}, {rewrite}");
+            assert_eq!((kept.bytes, measured.again.missed_chunks), (measured.outcome.bytes, 0), "{name}, {rewrite}");
+            assert!(kept.reads[1] <= kept.reads[0] && kept.containers_used <= kept.reads[1], "{name}: {kept:?}");
+        }
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
     }
 
     #[test]

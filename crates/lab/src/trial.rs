@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::monitor::Monitor;
 
 use crate::counts::float;
@@ -13,7 +13,9 @@ use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Tabl
 use crate::measure::{Measure, Measured, Session};
 use crate::point::Point;
 use crate::replay::{Joined, Outcome, Traced};
-use crate::run::{Setting, run};
+use crate::run::{Setting, simulate};
+use crate::sim::Plan;
+use crate::sim::rewriting::Rewrite;
 use crate::trace::file;
 
 /// Parameters of a trial.
@@ -29,15 +31,27 @@ pub struct Trial {
     pub scale: u32,
     /// Whether all versions of the trace are one session. Otherwise each is one, as with successive backups.
     pub is_one_session: bool,
+    /// What is simulated of a repository.
+    pub plan: Plan,
     /// Directory for files of a run.
     pub scratch: PathBuf,
 }
 
 /// Measures of each run.
-const MEASURES: [&str; 20] = [
+const MEASURES: [&str; 31] = [
     "unique-chunks",
     "unique-gigabytes",
+    "rewritten-chunks",
+    "rewritten-bytes",
+    "missed-chunks",
+    "missed-bytes",
     "deduplication-ratio",
+    "kept-ratio",
+    "containers",
+    "cost",
+    "cost-percent",
+    "cost-today",
+    "cost-today-percent",
     "memory-mib",
     "seconds",
     "processor-seconds",
@@ -50,6 +64,7 @@ const MEASURES: [&str; 20] = [
     "other-seconds",
     "lookups",
     "lookups-per-gb",
+    "unique-lookups-per-gb",
     "windows",
     "mib-read",
     "updates-per-gb",
@@ -57,14 +72,23 @@ const MEASURES: [&str; 20] = [
     "hit-percent",
 ];
 /// Measures of each session of a run.
-const OF_SESSIONS: [&str; 17] = [
+const OF_SESSIONS: [&str; 26] = [
     "chunks",
     "gigabytes",
     "unique-chunks",
     "unique-gigabytes",
+    "rewritten-chunks",
+    "rewritten-bytes",
+    "missed-chunks",
+    "missed-bytes",
     "deduplication-ratio",
+    "kept-ratio",
+    "containers",
+    "containers-used",
+    "containers-reclaimed",
     "lookups",
     "lookups-per-gb",
+    "unique-lookups-per-gb",
     "windows",
     "units-read",
     "updates-per-gb",
@@ -80,9 +104,33 @@ const OF_SESSIONS: [&str; 17] = [
 const PARTS: [&str; 5] =
     ["lookup-seconds", "prefetch-seconds", "prelookup-seconds", "postlookup-seconds", "other-seconds"];
 
-/// Runs each point on each device over the trace. Fails if two find different chunks unique: all are exact.
+/// Versions at the end of a trace whose restore speeds have a mean: as many as the paper's table 4 is taken to have.
+const LAST_VERSIONS: usize = 20;
+
+/// Refuses what cannot be simulated.
+fn check(trial: &Trial) -> Result<()> {
+    ensure!(
+        !trial.is_one_session || !trial.plan.has_versions(),
+        "--rewrite, --restore and --keep-last are about versions: leave out --one-session"
+    );
+    for (name, point) in &trial.points {
+        ensure!(
+            !point.is_mapped || trial.plan.rewrite == Rewrite::default(),
+            "{name}: store=cuckoo does not support rewriting"
+        );
+        let bytes = point.container_size.0;
+        ensure!(
+            trial.plan.layout.rule(bytes).bytes() != 0,
+            "{name}: container-size={bytes}: a container of destor has 32 KiB of metadata, and this one no room for chunks"
+        );
+    }
+    Ok(())
+}
+
+/// Runs each point on each device over the trace. Fails if two exact ones find different chunks unique.
 pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Monitor) -> Result<Findings> {
     let start = Instant::now();
+    check(trial)?;
     let mut runs: Vec<(String, String, Measured)> = Vec::new();
     let mut description = String::new();
     for device in &trial.devices {
@@ -93,14 +141,19 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
             let setting = Setting { point, scale, device, scratch, interval: None, monitor };
             let mut versions = Traced::new(&mut events);
             let measured = if trial.is_one_session {
-                run(&setting, &mut Joined(&mut versions), u64::MAX)
+                simulate(&setting, &trial.plan, &mut Joined(&mut versions), u64::MAX)
             } else {
-                run(&setting, &mut versions, u64::MAX)
+                simulate(&setting, &trial.plan, &mut versions, u64::MAX)
             };
             let measured = measured.with_context(|| name.clone())?;
             let seconds = measured.outcome.time.as_secs_f64();
             monitor.note(&format!("{name} on {}: {seconds:.2} s", device.name()));
-            if let Some((other, ..)) = runs.iter().find(|(.., other)| other.unique != measured.unique) {
+            // Once containers are reclaimed, it depends on the containers whether a chunk is new.
+            let is_comparable = |it: &Measured| it.is_exact && trial.plan.keep_last.is_none();
+            let differs = |other: &Measured| is_comparable(other) && other.unique != measured.unique;
+            if is_comparable(&measured)
+                && let Some((other, ..)) = runs.iter().find(|(.., other)| differs(other))
+            {
                 bail!("{name} and {other} do not find the same chunks unique: this is a defect of the program");
             }
             runs.push((name.clone(), device.name().to_owned(), measured));
@@ -119,16 +172,16 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
     if trial.scale != 1 {
         notes.push(format!("Filter, cache and memtable are divided by {}.", trial.scale));
     }
-    let mut tables = vec![table(&runs)?];
+    let mut tables = vec![table(&runs, &trial.plan)?];
     if 1 < first.sessions.len() {
         notes.push(
             "Each version is a session: the index is closed before it and opened again with an empty cache. Closing and \
              opening do not count."
                 .to_owned(),
         );
-        for run in &runs {
-            tables.push(sessions(run)?);
-        }
+    }
+    if 1 < first.sessions.len() || trial.plan.has_versions() {
+        tables.extend(runs.iter().map(|run| sessions(run, &trial.plan)).collect::<Result<Vec<_>>>()?);
     }
     Ok(Findings {
         experiment: "run".to_owned(),
@@ -145,7 +198,7 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
 }
 
 /// One row for each measure, one column for each run: there are more measures than runs.
-fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
+fn table(runs: &[(String, String, Measured)], plan: &Plan) -> Result<Table> {
     let mut columns = vec![String::new()];
     columns.extend(runs.iter().map(|(name, device, _)| format!("{name}, {device}")));
     let mut rows = Vec::new();
@@ -157,21 +210,46 @@ fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
             rows.push(row);
         }
     }
+    for (number, cache) in plan.restores.iter().enumerate() {
+        let title = format!("{cache}: MiB restored per container read, mean of the last versions");
+        let mean = |measured: &Measured| {
+            let speeds = measured.sessions.iter().rev().take(LAST_VERSIONS);
+            let speeds: Vec<f64> = speeds.filter_map(|it| speed(&it.measured, number)).collect();
+            (!speeds.is_empty()).then(|| speeds.iter().sum::<f64>() / float(speeds.len() as u64))
+        };
+        let cells = runs.iter().map(|(.., measured)| Cell::of(mean(measured), false));
+        rows.push(std::iter::once(Cell::Text(title)).chain(cells).collect());
+    }
     Ok(Table { title: "What was found, and what it took".to_owned(), columns, rows })
 }
 
+/// Returns the MiB that a cache of the plan restores of a version for each container that it reads.
+fn speed(version: &Measured, cache: usize) -> Option<f64> {
+    let reads = *version.kept.as_ref()?.reads.get(cache)?;
+    (reads != 0).then(|| float(version.outcome.bytes) / f64::from(1 << 20) / float(reads))
+}
+
 /// One row for each session of a run.
-fn sessions((name, device, measured): &(String, String, Measured)) -> Result<Table> {
+fn sessions((name, device, measured): &(String, String, Measured), plan: &Plan) -> Result<Table> {
     let measures = OF_SESSIONS.into_iter().map(measure).collect::<Result<Vec<_>>>()?;
     let is_measured = |it: &&Measure| it.of(measured).is_some();
     let measures: Vec<_> = measures.into_iter().filter(is_measured).collect();
     let row = |session: &Session| {
         let cells = measures.iter().map(|it| Cell::of(it.of(&session.measured), it.is_count));
-        std::iter::once(Cell::Count(session.number.into())).chain(cells).collect()
+        let reads = session.measured.kept.iter().flat_map(|kept| kept.reads.iter().enumerate());
+        let restores =
+            reads.flat_map(|(number, reads)| [Cell::Count(*reads), Cell::of(speed(&session.measured, number), false)]);
+        std::iter::once(Cell::Count(session.number.into())).chain(cells).chain(restores).collect()
     };
+    let restores = plan.restores.iter();
+    let restores = restores.flat_map(|it| [format!("{it}: containers read"), format!("{it}: MiB per container read")]);
     Ok(Table {
         title: format!("Versions, {name}, {device}"),
-        columns: std::iter::once("version").chain(measures.iter().map(|it| it.title)).map(str::to_owned).collect(),
+        columns: std::iter::once("version")
+            .chain(measures.iter().map(|it| it.title))
+            .map(str::to_owned)
+            .chain(restores)
+            .collect(),
         rows: measured.sessions.iter().map(row).collect(),
     })
 }

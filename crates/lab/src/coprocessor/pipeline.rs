@@ -292,7 +292,8 @@ impl<'a> Blocks<'a> {
             fingerprint[..NAME_BYTES].copy_from_slice(cut);
             let len = u32::try_from(plain.len()).expect("a block");
             held.plain_lens.push(len);
-            self.drawn.push_back(Drawn { chunk: Chunk { fingerprint: Fingerprint(fingerprint), len }, is_new: None });
+            let chunk = Chunk { fingerprint: Fingerprint(fingerprint), len };
+            self.drawn.push_back(Drawn { chunk, is_new: None, begins_file: false });
             dump.bytes += u64::from(len);
             dump.blocks += 1;
             dump.zero_blocks += u64::from(plain.iter().all(|byte| *byte == 0));

@@ -44,6 +44,19 @@ pub(crate) struct RunArgs {
     /// Take all versions of the trace as one session, instead of opening the index again with an empty cache for each
     #[arg(long)]
     pub(crate) one_session: bool,
+    /// Store fragmented duplicates again: none, cfl, cbr or capping by a window of the stream, har or har-paper by the version
+    /// before, or both, as in har+capping
+    #[arg(long, value_name = "WAY", default_value = "none")]
+    pub(crate) rewrite: String,
+    /// Restore each version with these caches of N containers: lru:N, asm:N or opt:N, with commas between them
+    #[arg(long, value_name = "CACHES")]
+    pub(crate) restore: Option<String>,
+    /// Keep this many versions, and delete older ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_last: Option<u32>,
+    /// Take containers as destor has them: of container-size, 32 KiB are metadata, with 1,169 chunks at most
+    #[arg(long)]
+    pub(crate) destor_containers: bool,
     /// Directory for the index during the run [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,

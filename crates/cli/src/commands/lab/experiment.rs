@@ -18,6 +18,10 @@ use onefold_lab::point::preset::{self, Preset};
 use onefold_lab::regret::contender::Rules;
 use onefold_lab::regret::{Chunks, Comparison, table};
 use onefold_lab::report;
+use onefold_lab::sim::Plan;
+use onefold_lab::sim::containers::Layout;
+use onefold_lab::sim::restore::Cache;
+use onefold_lab::sim::rewriting::Rewrite;
 use onefold_lab::trial::{Trial, try_out};
 
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs, ScalingArgs};
@@ -108,6 +112,12 @@ pub(crate) fn run(output: &Output, args: &RunArgs) -> Result<()> {
         devices: devices.collect::<Result<_>>()?,
         scale: args.scale.scale,
         is_one_session: args.one_session,
+        plan: Plan {
+            layout: if args.destor_containers { Layout::Destor } else { Layout::Chunks },
+            rewrite: Rewrite::parse(&args.rewrite)?,
+            restores: args.restore.as_deref().map(Cache::parse_list).transpose()?.unwrap_or_default(),
+            keep_last: args.keep_last,
+        },
         scratch: scratch(args.scratch.as_ref()),
     };
     let findings = try_out(&trial, origin(), command(), &watch(output)?).map_err(advised)?;

@@ -8,13 +8,13 @@ use onefold_engine::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
 use onefold_engine::identify::{Identifier, Index, IndexOptions, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
-use onefold_engine::types::{Chunk, ContainerId, Sequence};
+use onefold_engine::types::{Chunk, Sequence};
 
 use super::{BLOCK_BYTES, NOISE_BYTES, OPEN_KEY, Scaling, search};
 use crate::bench::open_index;
 use crate::counts::float;
 use crate::processor::{processor_time, processor_time_since};
-use crate::replay::SESSION;
+use crate::sim::container;
 use crate::stream::name;
 
 /// Memory of the index: what a backup with 1 GiB gives it.
@@ -72,7 +72,8 @@ pub(super) fn parts(scaling: &Scaling<'_>) -> Result<Parts> {
     let mut containers = 0;
     let mut session = |is_new| -> Result<Part> {
         scaling.go_on()?;
-        let mut index = open_index(Arc::clone(&disk), Arc::clone(&host), &options, containers)?;
+        let live: Vec<_> = (0..containers).map(container).collect();
+        let mut index = open_index(Arc::clone(&disk), Arc::clone(&host), &options, &live)?;
         let part = submit(scaling, &mut index, &mut containers, is_new)?;
         index.end_stream();
         index.close()?;
@@ -170,7 +171,7 @@ fn record(
     chunk: impl Fn(u64) -> Chunk,
     part: &mut Part,
 ) -> Result<()> {
-    let container = ContainerId { session: SESSION, ordinal: *containers };
+    let container = container(*containers);
     let chunks: Vec<_> = packing.drain(..).map(chunk).collect();
     part.time(|| index.record(Unit { container, len: 0, chunks: &chunks }))?;
     *containers += 1;
