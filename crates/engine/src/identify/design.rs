@@ -120,8 +120,17 @@ struct Rule {
     reason: &'static str,
 }
 
-fn is_near_exact(options: &IndexOptions) -> Option<&IndexOptions> {
-    (options.completeness == Completeness::NearExact).then_some(options)
+fn has_segments(options: &IndexOptions) -> bool {
+    matches!(options.unit, PrefetchUnit::Segment { .. })
+}
+
+fn is_near_exact(options: &IndexOptions) -> bool {
+    options.completeness == Completeness::NearExact
+}
+
+/// Returns true if an index has the features of units.
+fn has_features(options: &IndexOptions) -> bool {
+    is_near_exact(options) && options.unit != PrefetchUnit::Window
 }
 
 /// All combinations that are refused.
@@ -162,19 +171,23 @@ const RULES: &[Rule] = &[
     },
     Rule {
         is_broken: |Design { options, .. }| {
-            matches!((options.segmenting, options.sampling), (Segmenting::ContentDefined { average, .. }, Sampling::Random { ratio })
-                if matches!(options.unit, PrefetchUnit::Segment { .. }) && !average.is_multiple_of(ratio.max(1)))
+            let divides = |average: u32, ratio: u32| average.is_multiple_of(ratio.max(1));
+            let is_broken = matches!(
+                (options.segmenting, options.sampling),
+                (Segmenting::ContentDefined { average, .. }, Sampling::Random { ratio }) if !divides(average, ratio)
+            );
+            has_segments(options) && is_broken
         },
         reason: "sampling=random takes the first chunk of a segment if sampling-ratio divides segment-chunks: choose such a ratio, or sampling=independent",
     },
     Rule {
-        is_broken: |Design { options, .. }| {
-            options.selection.waits() && !matches!(options.unit, PrefetchUnit::Segment { .. })
-        },
+        is_broken: |Design { options, .. }| options.selection.waits() && !has_segments(options),
         reason: "selection chooses among stream segments, and hits read none: take unit=segment, or selection=base",
     },
     Rule {
-        is_broken: |Design { options, .. }| options.selection.waits() && options.prelookup != Prelookup::Always,
+        is_broken: |Design { options, .. }| {
+            has_segments(options) && options.selection.waits() && options.prelookup != Prelookup::Always
+        },
         reason: "the chunks of similar segments answer from the cache: take prelookup=always, or selection=base",
     },
     Rule {
@@ -185,25 +198,26 @@ const RULES: &[Rule] = &[
     },
     Rule {
         is_broken: |Design { options, .. }| {
-            1 < options.mapping && (!options.selection.waits() || is_near_exact(options).is_none())
+            1 < options.mapping && (!options.selection.waits() || !is_near_exact(options))
         },
         reason: "mapping above 1 lets a feature lead to several segments to choose from: take completeness=near-exact and a selection other than base",
     },
     Rule {
-        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.unit == PrefetchUnit::Window),
+        is_broken: |Design { options, .. }| is_near_exact(options) && options.unit == PrefetchUnit::Window,
         reason: "a near-exact index has the features of containers or stream segments: take unit=container or unit=segment",
     },
     Rule {
-        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.sampling == Sampling::All),
+        is_broken: |Design { options, .. }| has_features(options) && options.sampling == Sampling::All,
         reason: "with sampling=all each chunk has an entry: take completeness=exact, or another sampling",
     },
     Rule {
-        is_broken: |Design { options, .. }| is_near_exact(options).is_some_and(|it| it.order != Order::Unfiltered),
+        is_broken: |Design { options, .. }| has_features(options) && options.order != Order::Unfiltered,
         reason: "a filter tells which chunks have no entry, and those of a near-exact index are few: take order=none",
     },
     Rule {
         is_broken: |Design { options, .. }| {
-            is_near_exact(options).is_some_and(|it| !it.looks_up_rest() && it.schedule != Schedule::Eager)
+            let is_at_once = has_segments(options) && options.order == Order::Unfiltered && !options.looks_up_rest();
+            is_at_once && options.schedule != Schedule::Eager
         },
         reason: "with selection=top and selection=all a near-exact index looks up features only, at once: take schedule=eager",
     },

@@ -134,7 +134,6 @@ fn values_beyond_the_limits_and_unknown_names_are_refused() {
 #[test]
 fn each_combination_that_cannot_work_is_refused_with_its_reason() {
     const NEAR: (&str, &str) = ("completeness", "near-exact");
-    const UNIFORM: (&str, &str) = ("sampling", "uniform");
     let examples: [&[(&str, &str)]; 16] = [
         &[("store-size", "1M")],
         &[("store", "memory"), ("memtable-size", "1M")],
@@ -150,7 +149,7 @@ fn each_combination_that_cannot_work_is_refused_with_its_reason() {
         &[("mapping", "2")],
         &[NEAR],
         &[NEAR, ("unit", "container"), ("sampling", "all")],
-        &[NEAR, ("unit", "container"), UNIFORM],
+        &[NEAR, ("unit", "container")],
         &[NEAR, ("unit", "segment"), ("order", "none"), ("selection", "top"), ("schedule", "lazy")],
     ];
     assert_eq!(examples.len(), RULES.len());

@@ -150,7 +150,7 @@ fn near_exact_indexes_store_little_again_and_never_say_stored_of_what_is_not() {
         ("ndpl-minimum", near_exact(PrefetchUnit::Container, Sampling::Minimum { ratio: 16 }, Selection::Base), 0.55),
         ("ndll-base", near_exact(SEGMENT, RANDOM, Selection::Base), 0.8),
         ("ndll-base-4", near_exact(four, RANDOM, Selection::Base), 0.8),
-        ("ndll-top-1", near_exact(SEGMENT, RANDOM, top(1)), 0.7),
+        ("ndll-top-1", near_exact(SEGMENT, RANDOM, top(1)), 0.6),
         ("ndll-top-4", near_exact(SEGMENT, RANDOM, top(4)), 0.8),
         ("ndll-top-4-4", near_exact(four, RANDOM, top(4)), 0.8),
         ("ndll-mix", near_exact(SEGMENT, RANDOM, Selection::Mix { segments: 1 }), 0.8),
