@@ -20,6 +20,7 @@ mod schedule;
 pub mod segmenting;
 pub mod selection;
 mod slot;
+mod unit;
 
 pub use design::Design;
 pub(crate) use exact::growing_filter::FilterState;

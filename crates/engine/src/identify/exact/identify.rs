@@ -27,20 +27,20 @@ use crate::identify::exact::pending::PendingChunk;
 use crate::identify::exact::plan_limits::{Planning, cache_bytes, pending_max, plan_limits};
 use crate::identify::exact::prelookup::PrelookupState;
 use crate::identify::exact::session::{InFlight, SessionChunks};
-use crate::identify::exact::similar::WaitingSegment;
 use crate::identify::exact::store::Store;
 use crate::identify::exact::stream_queue::{Entering, StreamQueue};
 use crate::identify::exact::timer::Timer;
+use crate::identify::exact::waiting_segment::WaitingSegment;
 use crate::identify::locality::successor::Successors;
 use crate::identify::options::{Completeness, IndexOptions, Order, PrefetchUnit, Schedule};
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::rounds::Rounds;
 use crate::identify::schedule::trace::Trace;
 use crate::identify::schedule::{self, Decision, Event, PendingLimits, View};
-use crate::identify::{Counters, Identifier, Mark, Resolved, SequencedChunk, Unit, Verdict};
+use crate::identify::{Counters, Identifier, Mark, Resolved, SequencedChunk, Unit};
 use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
-use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence};
+use crate::types::{Chunk, ChunkKind, ContainerId, RepositoryId, Sequence};
 
 /// Chunks whose blocks of the filter are loaded together. After them the adaptive schedule decides again.
 const BATCH_CHUNKS: usize = 64;
@@ -302,45 +302,6 @@ impl Index {
         let len = self.session.pending.bucket_len(bucket);
         let decision = self.ask(Event::Added { bucket, len });
         self.carry_out(decision);
-    }
-
-    /// Declares an arriving chunk unique.
-    fn pass_unique(&mut self, sequence: Sequence, fingerprint: Fingerprint) {
-        self.session.cycles.pass_unique();
-        self.rounds.pass_unique();
-        self.arrivals.arrive_decided(sequence, Outcome::Unique);
-        self.session.set_unique(fingerprint, sequence);
-        self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
-    }
-
-    /// Adds the chunk to the filter; returns true if the table may hold it.
-    fn passes_filter(&mut self, fingerprint: &Fingerprint) -> bool {
-        if self.options.order == Order::Unfiltered {
-            return true;
-        }
-        self.counters.filter_probes += 1;
-        let passes = self.store.filter.test_and_set(&Key::from(fingerprint));
-        self.counters.filter_negatives += u64::from(!passes);
-        passes
-    }
-
-    /// Probes the cache for an arriving chunk; returns true if that resolved it.
-    fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint) -> bool {
-        let start = self.timer.sample();
-        let cached = self.cache.get(fingerprint);
-        if let Some(start) = start {
-            self.counters.prelookup_nanos += self.timer.nanos_of_sample(start);
-        }
-        if let Some(found) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
-            self.counters.prelookup_hits += 1;
-            self.prelookup.note_hit();
-            self.arrivals.arrive_decided(sequence, Outcome::At(found.position));
-            self.session.resolve_stored(sequence, &found, Entering::IfSampled);
-            return true;
-        }
-        self.counters.dead_hits += u64::from(cached.is_some());
-        self.prelookup.note_miss();
-        false
     }
 
     /// Returns what the schedule decides after an event.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use super::*;
+pub(in crate::identify) use crate::identify::Verdict;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
 use crate::identify::{Completeness, Sampling, Segmenting, Selection};
 use crate::kv::RunOrder;
@@ -13,6 +14,7 @@ use crate::random::SplitMix64;
 use crate::testing::fingerprint;
 use crate::testing::sim::SimDisk;
 use crate::testing::sim::SimHost;
+pub(in crate::identify) use crate::types::Fingerprint;
 use crate::types::{Chunk, SessionId};
 
 pub(in crate::identify) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);

@@ -7,11 +7,12 @@ use crate::identify::exact::registry::Preferred;
 use crate::identify::exact::session::Location;
 use crate::identify::exact::stream_queue::Entering;
 use crate::identify::exact::windows::Hit;
+use crate::identify::options::Order;
 use crate::identify::schedule::{Decision, Selection};
 use crate::identify::slot::Slot;
 use crate::identify::{Resolved, SequencedChunk, Verdict};
 use crate::kv::{Entry, Key, Lookup, Ordinal, Position};
-use crate::types::Chunk;
+use crate::types::{Chunk, Fingerprint, Sequence};
 
 impl Index {
     /// Carries out a decision of the schedule.
@@ -141,6 +142,45 @@ impl Index {
         };
         *counter += 1;
         entry
+    }
+
+    /// Declares an arriving chunk unique.
+    pub(in crate::identify) fn pass_unique(&mut self, sequence: Sequence, fingerprint: Fingerprint) {
+        self.session.cycles.pass_unique();
+        self.rounds.pass_unique();
+        self.arrivals.arrive_decided(sequence, Outcome::Unique);
+        self.session.set_unique(fingerprint, sequence);
+        self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
+    }
+
+    /// Adds the chunk to the filter; returns true if the table may hold it.
+    pub(in crate::identify) fn passes_filter(&mut self, fingerprint: &Fingerprint) -> bool {
+        if self.options.order == Order::Unfiltered {
+            return true;
+        }
+        self.counters.filter_probes += 1;
+        let passes = self.store.filter.test_and_set(&Key::from(fingerprint));
+        self.counters.filter_negatives += u64::from(!passes);
+        passes
+    }
+
+    /// Probes the cache for an arriving chunk; returns true if that resolved it.
+    pub(in crate::identify) fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint) -> bool {
+        let start = self.timer.sample();
+        let cached = self.cache.get(fingerprint);
+        if let Some(start) = start {
+            self.counters.prelookup_nanos += self.timer.nanos_of_sample(start);
+        }
+        if let Some(found) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
+            self.counters.prelookup_hits += 1;
+            self.prelookup.note_hit();
+            self.arrivals.arrive_decided(sequence, Outcome::At(found.position));
+            self.session.resolve_stored(sequence, &found, Entering::IfSampled);
+            return true;
+        }
+        self.counters.dead_hits += u64::from(cached.is_some());
+        self.prelookup.note_miss();
+        false
     }
 
     /// Returns a record's location; `None` if its container is not live.

@@ -25,4 +25,5 @@ pub(in crate::identify) mod stream_log;
 pub(in crate::identify) mod stream_queue;
 pub(in crate::identify) mod timer;
 pub(in crate::identify) mod unit_log;
+pub(in crate::identify) mod waiting_segment;
 pub(in crate::identify) mod windows;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::identify::exact::pending::{Pending, PendingChunk};
-use crate::identify::exact::similar::WaitingSegment;
 use crate::identify::exact::stream_queue::{Entering, StreamQueue};
+use crate::identify::exact::waiting_segment::WaitingSegment;
 use crate::identify::identity_hasher::BuildIdentityHasher;
 use crate::identify::options::CycleRule;
 use crate::identify::schedule::cycle::Cycles;

@@ -10,63 +10,24 @@ use std::collections::HashSet;
 
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::registry::Preferred;
+use crate::identify::exact::waiting_segment::WaitingSegment;
 use crate::identify::identity_hasher::BuildIdentityHasher;
 use crate::identify::locality::arrival_log::{LogRecord, LogWindow};
 use crate::identify::options::PrefetchUnit;
-use crate::identify::segmenting::{Segmenter, Segmenting};
 use crate::identify::{Selection, SequencedChunk};
 use crate::kv::{Key, Lookup, Ordinal, Position};
 use crate::types::{Chunk, ChunkKind, Fingerprint};
 
-/// The open segment of the stream, whose chunks wait.
-#[derive(Debug)]
-pub(in crate::identify) struct WaitingSegment {
-    segmenter: Segmenter,
-    /// Its chunks, with those of trees and recipes that came between them.
-    chunks: Vec<SequencedChunk>,
-    bytes: usize,
-}
-
-impl WaitingSegment {
-    /// Starts before the first chunk of a stream.
-    pub(in crate::identify) fn new(segmenting: Segmenting) -> Self {
-        Self { segmenter: Segmenter::new(segmenting), chunks: Vec::new(), bytes: 0 }
-    }
-
-    /// Returns how many chunks wait.
-    pub(in crate::identify) fn waiting(&self) -> usize {
-        self.chunks.len()
-    }
-
-    /// Takes note of the end of a file; returns true if the segment ends with it.
-    pub(in crate::identify) fn end_file(&mut self) -> bool {
-        self.segmenter.end_file()
-    }
-
-    fn take(&mut self) -> Vec<SequencedChunk> {
-        self.bytes = 0;
-        self.segmenter.cut();
-        std::mem::take(&mut self.chunks)
-    }
-}
-
 impl Index {
     /// Lets a chunk wait for the end of its segment, and answers the segment before if it begins another one.
     pub(in crate::identify) fn wait(&mut self, chunk: &SequencedChunk) {
-        let len = chunk.chunk.len as usize;
-        let Some(segment) = &mut self.session.segment else { return };
-        if chunk.kind == ChunkKind::Data {
-            let is_cut = self.options.pending_bytes_max < segment.bytes + len;
-            if segment.segmenter.chunks() != 0 && (is_cut || segment.segmenter.begins(&chunk.chunk.fingerprint)) {
-                self.answer_segment(is_cut);
-            }
+        let Some(segment) = &self.session.segment else { return };
+        if let Some(is_cut) = segment.ends_before(chunk, self.options.pending_bytes_max) {
+            self.answer_segment(is_cut);
         }
-        let Some(segment) = &mut self.session.segment else { return };
-        if chunk.kind == ChunkKind::Data {
-            segment.segmenter.push(&chunk.chunk.fingerprint);
+        if let Some(segment) = &mut self.session.segment {
+            segment.push(chunk);
         }
-        segment.bytes += len;
-        segment.chunks.push(*chunk);
     }
 
     /// Answers the chunks of the waiting segment. `is_cut`: it has not ended by itself.

@@ -59,7 +59,7 @@ struct Waiting {
 pub(in crate::identify) const WAITING_BYTES: usize = size_of::<Waiting>();
 
 /// Chunks that may come while the oldest one, which is recorded, is not taken.
-const QUEUE_SPARE: usize = 64;
+const QUEUE_EXTRA: usize = 64;
 
 /// Fewest chunks of a queue.
 pub(in crate::identify) const QUEUE_MIN: usize = 256;
@@ -148,7 +148,7 @@ impl StreamQueue {
         }
         if self.chunks.capacity() == 0 {
             // It hardly grows, so it does not exist twice.
-            self.chunks.reserve_exact(self.max + QUEUE_SPARE);
+            self.chunks.reserve_exact(self.max + QUEUE_EXTRA);
         }
         // One that is recorded is soon taken, and so are those after it: until then there may be a few more.
         let is_waiting = |oldest: &Waiting| !matches!(oldest.state, State::Recorded { .. });
@@ -383,7 +383,7 @@ mod tests {
                         .map(|taken| (0..=number).find(|other| chunk(*other) == taken.chunk).unwrap()),
                 );
                 cuts += u32::from(queue.take_cut());
-                assert!(queue.chunks.len() <= QUEUE_MIN + QUEUE_SPARE);
+                assert!(queue.chunks.len() <= QUEUE_MIN + QUEUE_EXTRA);
             }
             undecided
                 .drain(..)
