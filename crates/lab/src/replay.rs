@@ -3,16 +3,18 @@
 //! Chunks that are to be stored fill the containers of a [simulated repository](crate::sim), which are recorded as in a backup. The
 //! clock runs only while the identifier works: making chunks up, reading them from a trace, rewriting and checking do not count.
 
-use std::collections::HashMap;
+mod due;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::identify::{Counters, Identifier, Mark, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::Host;
-use onefold_engine::types::{Chunk, Sequence, SessionId};
+use onefold_engine::types::{Chunk, Sequence};
 
 use crate::counts::float;
+use crate::replay::due::Due;
 use crate::sim::recipe::{Recipe, Step};
 use crate::sim::{Before, Repository, container};
 use crate::stream::{Stream, name};
@@ -22,9 +24,6 @@ use crate::trace::{Event, Events};
 const BATCH_CHUNKS: usize = 1 << 14;
 /// Chunks of one call of `submit`, which is timed.
 pub const SUBMITTED_CHUNKS: usize = 256;
-
-/// The session of all containers that a replay records.
-pub const SESSION: SessionId = SessionId([7; 16]);
 
 /// A chunk on its way into an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,40 +189,6 @@ impl UniqueSet {
         self.chunks += other.chunks;
         self.bytes += other.bytes;
         self.checksum = self.checksum.wrapping_add(other.checksum);
-    }
-}
-
-/// Chunks that have no verdict yet, by number. Most have theirs before the next are drawn; the few that wait are kept by
-/// themselves, so that memory does not depend on how long one waits.
-#[derive(Default, Debug)]
-struct Due {
-    /// Number of the first chunk that was drawn last.
-    first: u64,
-    drawn: Vec<Option<Drawn>>,
-    /// Of those before.
-    waiting: HashMap<u64, Drawn>,
-}
-
-impl Due {
-    /// Takes the next chunks, numbered on from the last.
-    fn draw(&mut self, chunks: &[Drawn]) {
-        let numbers = self.first..;
-        self.waiting.extend(numbers.zip(&self.drawn).filter_map(|(number, chunk)| Some((number, (*chunk)?))));
-        self.first += self.drawn.len() as u64;
-        self.drawn.clear();
-        self.drawn.extend(chunks.iter().map(|chunk| Some(*chunk)));
-    }
-
-    /// Returns a chunk that has no verdict, which it has from now on.
-    fn resolve(&mut self, Sequence(number): Sequence) -> Option<Drawn> {
-        match number.checked_sub(self.first) {
-            Some(at) => self.drawn.get_mut(usize::try_from(at).ok()?)?.take(),
-            None => self.waiting.remove(&number),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.waiting.len() + self.drawn.iter().flatten().count()
     }
 }
 
@@ -426,8 +391,9 @@ impl<I: Identifier> Replay<I> {
             }
             Some(Before::New) => self.unique.add(chunk),
             Some(Before::Shunned) => self.repository.again.add_rewritten(chunk),
+            Some(Before::Again) if self.identifier.is_exact() => self.repository.again.add_rewritten(chunk),
             Some(Before::Stored) if self.identifier.is_exact() => self.stored_again += 1,
-            Some(Before::Stored) => {
+            Some(Before::Stored | Before::Again) => {
                 self.repository.again.missed_chunks += 1;
                 self.repository.again.missed_bytes += u64::from(chunk.len);
             }

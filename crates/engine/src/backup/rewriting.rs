@@ -19,7 +19,7 @@ use crate::types::{ContainerId, Sequence};
 
 /// Where a chunk is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Location {
     /// It is new: this session stores it.
     New,
     /// Equal to an earlier chunk that this session stores.
@@ -28,15 +28,15 @@ pub enum Place {
     Stored(ContainerId),
 }
 
-/// A chunk of the stream and its place.
+/// A chunk of the stream and its location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
     /// The chunk.
     pub sequence: Sequence,
     /// Its bytes.
     pub len: u32,
-    /// Its place.
-    pub place: Place,
+    /// Its location.
+    pub location: Location,
 }
 
 /// What becomes of a chunk.
@@ -76,13 +76,15 @@ mod tests {
 
     /// Chunks of 10 bytes: `n` is new, `s` the same as the first, a digit is in the container of that number.
     pub(super) fn stream(text: &str) -> Vec<Placed> {
-        let place = |letter: char| match letter {
-            'n' => Place::New,
-            's' => Place::Same(Sequence(0)),
-            digit => Place::Stored(container(digit.to_digit(10).unwrap())),
+        let location = |letter: char| match letter {
+            'n' => Location::New,
+            's' => Location::Same(Sequence(0)),
+            digit => Location::Stored(container(digit.to_digit(10).unwrap())),
         };
         let chunks = (0..).zip(text.chars());
-        chunks.map(|(number, letter)| Placed { sequence: Sequence(number), len: 10, place: place(letter) }).collect()
+        chunks
+            .map(|(number, letter)| Placed { sequence: Sequence(number), len: 10, location: location(letter) })
+            .collect()
     }
 
     /// Returns what is decided, `.` for what stays and `!` for what is stored again. Marks stand before the chunks of these numbers.
@@ -112,16 +114,16 @@ mod tests {
 
     /// Returns a stream of runs in containers, of chunks of several lengths.
     pub(super) fn random_stream(random: &mut SplitMix64, len: u64) -> Vec<Placed> {
-        let mut place = Place::New;
+        let mut location = Location::New;
         let mut next = |number| {
             if random.below(4) == 0 {
-                place = match random.below(8) {
-                    0 => Place::New,
-                    1 => Place::Same(Sequence(0)),
-                    _ => Place::Stored(container(u32::try_from(random.below(9)).unwrap())),
+                location = match random.below(8) {
+                    0 => Location::New,
+                    1 => Location::Same(Sequence(0)),
+                    _ => Location::Stored(container(u32::try_from(random.below(9)).unwrap())),
                 };
             }
-            Placed { sequence: Sequence(number), len: 1 + u32::try_from(random.below(40)).unwrap(), place }
+            Placed { sequence: Sequence(number), len: 1 + u32::try_from(random.below(40)).unwrap(), location }
         };
         (0..len).map(&mut next).collect()
     }
@@ -137,7 +139,7 @@ mod tests {
                 decided(Selective::new(1000), &stream, &[30, 31]),
             ];
             for decided in all {
-                let is_stored = |placed: &Placed| matches!(placed.place, Place::Stored(_));
+                let is_stored = |placed: &Placed| matches!(placed.location, Location::Stored(_));
                 assert!(decided.chars().zip(&stream).all(|(letter, placed)| letter == '.' || is_stored(placed)));
             }
         }

@@ -16,14 +16,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use onefold_engine::types::{Chunk, ContainerId, Fingerprint};
+use onefold_engine::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 use crate::counts::counts;
-use crate::replay::SESSION;
 use crate::sim::containers::{ContainerRule, Containers, Layout};
 use crate::sim::references::{ReferencesWriter, Referred};
 use crate::sim::restore::Cache;
 use crate::sim::rewriting::Rewrite;
+
+/// The session of all containers.
+const SESSION: SessionId = SessionId([7; 16]);
 
 /// What is simulated besides containers.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -105,15 +107,25 @@ struct Version {
     references: PathBuf,
 }
 
-/// A chunk that was stored already.
+/// What was stored of a chunk before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Before {
-    /// It was not, or its containers were reclaimed.
+    /// Nothing, or its container was reclaimed.
     New,
     /// It is in a container that this session does not refer to, as rewriting demands.
     Shunned,
-    /// It is in another one.
+    /// It was stored more than once. An index may know an older copy only, which is shunned or reclaimed.
+    Again,
+    /// It is in one container.
     Stored,
+}
+
+/// The newest container of a stored chunk.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    container: u32,
+    /// Whether it was stored more than once.
+    is_again: bool,
 }
 
 /// Returns the bytes of a fingerprint that stand for it.
@@ -136,7 +148,7 @@ pub struct Repository {
     /// Containers that the next version does not refer to; sorted.
     shunned: Vec<u32>,
     /// The newest container of each stored chunk, where it must be known what is stored again.
-    truth: Option<HashMap<u64, u32>>,
+    truth: Option<HashMap<u64, Newest>>,
     /// What was stored again in the present version.
     pub again: StoredAgain,
     next_version: u64,
@@ -187,14 +199,22 @@ impl Repository {
         self.truth.get_or_insert_default();
     }
 
-    /// Notes that a chunk is stored in a container. Returns where it was before; `None`: not known.
+    /// Notes that a chunk is stored in a container. Returns what was stored before; `None`: not known.
     pub fn note_stored(&mut self, chunk: &Chunk, container: u32) -> Option<Before> {
-        let before = self.truth.as_mut()?.insert(brief(&chunk.fingerprint), container);
-        let before = before.filter(|before| self.containers.is_live(*before));
-        Some(match before {
-            None => Before::New,
-            Some(before) if self.shunned.binary_search(&before).is_ok() => Before::Shunned,
-            Some(_) => Before::Stored,
+        let truth = self.truth.as_mut()?;
+        let newest = Newest { container, is_again: false };
+        let before = truth.insert(brief(&chunk.fingerprint), newest);
+        let Some(Newest { container: before, is_again }) = before else { return Some(Before::New) };
+        let is_live = self.containers.is_live(before);
+        truth.insert(brief(&chunk.fingerprint), Newest { container, is_again: is_again || is_live });
+        Some(if !is_live {
+            Before::New
+        } else if self.shunned.binary_search(&before).is_ok() {
+            Before::Shunned
+        } else if is_again {
+            Before::Again
+        } else {
+            Before::Stored
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use anyhow::{Context, Result};
-use onefold_engine::backup::rewriting::{Decision, Place, Placed, Rewriting};
+use onefold_engine::backup::rewriting::{Decision, Location, Placed, Rewriting};
 use onefold_engine::types::{Chunk, Sequence};
 
 use crate::sim::{brief, container};
@@ -14,7 +14,7 @@ struct Slot {
     chunk: Chunk,
     begins_file: bool,
     /// Its container, and whether this session stores it.
-    place: Option<(u32, bool)>,
+    location: Option<(u32, bool)>,
 }
 
 /// A reference of the recipe, in the order of the stream.
@@ -54,7 +54,7 @@ impl Recipe {
 
     /// Takes the next chunk.
     pub fn push(&mut self, chunk: Chunk, begins_file: bool) {
-        self.slots.push_back(Slot { chunk, begins_file, place: None });
+        self.slots.push_back(Slot { chunk, begins_file, location: None });
     }
 
     /// Notes that a chunk is in a container that was recorded before.
@@ -78,7 +78,7 @@ impl Recipe {
     fn set(&mut self, Sequence(sequence): Sequence, container: u32, is_own: bool) -> Result<()> {
         let at = sequence.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let slot = at.and_then(|at| self.slots.get_mut(at)).context("a verdict on a chunk that has one")?;
-        slot.place = Some((container, is_own));
+        slot.location = Some((container, is_own));
         Ok(())
     }
 
@@ -113,13 +113,13 @@ impl Recipe {
     fn advance(&mut self) {
         let Some(policy) = &mut self.policy else { return };
         let mut decided = Vec::new();
-        while let Some(Slot { chunk, begins_file, place: Some((number, is_own)) }) = self.slots.front().copied() {
+        while let Some(Slot { chunk, begins_file, location: Some((number, is_own)) }) = self.slots.front().copied() {
             let sequence = Sequence(self.first);
             if begins_file {
                 policy.mark(&mut decided);
             }
-            let place = if is_own { Place::New } else { Place::Stored(container(number)) };
-            policy.push(&Placed { sequence, len: chunk.len, place }, &mut decided);
+            let location = if is_own { Location::New } else { Location::Stored(container(number)) };
+            policy.push(&Placed { sequence, len: chunk.len, location }, &mut decided);
             self.window.push_back((sequence, chunk, number));
             self.slots.pop_front();
             self.first += 1;
@@ -130,7 +130,7 @@ impl Recipe {
     /// Returns the next step, if its turn has come.
     pub fn next_step(&mut self) -> Result<Option<Step>> {
         if self.policy.is_none() {
-            let Some(Slot { chunk, place: Some((container, _)), .. }) = self.slots.front().copied() else {
+            let Some(Slot { chunk, location: Some((container, _)), .. }) = self.slots.front().copied() else {
                 return Ok(None);
             };
             self.slots.pop_front();

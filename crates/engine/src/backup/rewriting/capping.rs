@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use crate::backup::rewriting::{Decision, Place, Placed, Rewriting, decision};
+use crate::backup::rewriting::{Decision, Location, Placed, Rewriting, decision};
 use crate::types::ContainerId;
 
 /// Lets each segment of the stream refer to the containers that have most of its bytes, and stores again what is in others.
@@ -23,7 +23,7 @@ impl Capping {
     fn decide(&mut self, decided: &mut Vec<Decision>) {
         let mut bytes: HashMap<ContainerId, u64> = HashMap::new();
         for placed in &self.segment {
-            if let Place::Stored(container) = placed.place {
+            if let Location::Stored(container) = placed.location {
                 *bytes.entry(container).or_default() += u64::from(placed.len);
             }
         }
@@ -31,7 +31,7 @@ impl Capping {
         ranked.sort_unstable_by_key(|&(container, bytes)| (Reverse(bytes), container));
         let kept: HashSet<_> = ranked.into_iter().take(self.containers).map(|(container, _)| container).collect();
         decided.extend(self.segment.drain(..).map(|placed| {
-            let is_fragmented = matches!(placed.place, Place::Stored(container) if !kept.contains(&container));
+            let is_fragmented = matches!(placed.location, Location::Stored(container) if !kept.contains(&container));
             decision(placed.sequence, is_fragmented)
         }));
     }
@@ -73,17 +73,17 @@ mod tests {
             let mut expected = String::new();
             for segment in stream.chunks(40) {
                 let bytes = |container| -> u32 {
-                    let in_it = |placed: &&Placed| placed.place == Place::Stored(container);
+                    let in_it = |placed: &&Placed| placed.location == Location::Stored(container);
                     segment.iter().filter(in_it).map(|placed| placed.len).sum()
                 };
                 for placed in segment {
-                    let Place::Stored(own) = placed.place else {
+                    let Location::Stored(own) = placed.location else {
                         expected.push('.');
                         continue;
                     };
                     let is_ahead = |&&other: &&ContainerId| (Reverse(bytes(other)), other) < (Reverse(bytes(own)), own);
-                    let stored = segment.iter().filter_map(|placed| match placed.place {
-                        Place::Stored(container) => Some(container),
+                    let stored = segment.iter().filter_map(|placed| match placed.location {
+                        Location::Stored(container) => Some(container),
                         _ => None,
                     });
                     let ahead = { stored }.collect::<HashSet<_>>().iter().filter(is_ahead).count();

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::backup::rewriting::{Decision, Place, Placed, Rewriting, decision};
+use crate::backup::rewriting::{Decision, Location, Placed, Rewriting, decision};
 use crate::types::ContainerId;
 
 /// Buckets of utilities.
@@ -44,7 +44,7 @@ impl ContextBased {
     fn decide(&mut self, placed: &Placed) -> Decision {
         let mut utility = 0;
         let mut is_fragmented = false;
-        if let Place::Stored(container) = placed.place
+        if let Location::Stored(container) = placed.location
             && let Some(context) = self.contexts.get_mut(&container)
             && !context.is_kept
         {
@@ -59,7 +59,7 @@ impl ContextBased {
     }
 
     fn leave(&mut self, placed: &Placed) {
-        if let Place::Stored(container) = placed.place
+        if let Location::Stored(container) = placed.location
             && let Some(context) = self.contexts.get_mut(&container)
         {
             context.chunks -= 1;
@@ -73,7 +73,7 @@ impl ContextBased {
 
 impl Rewriting for ContextBased {
     fn push(&mut self, reference: &Placed, decided: &mut Vec<Decision>) {
-        if let Place::Stored(container) = reference.place {
+        if let Location::Stored(container) = reference.location {
             let new = Context { chunks: 0, bytes: 0, is_kept: false };
             let context = self.contexts.entry(container).or_insert(new);
             context.chunks += 1;
@@ -168,8 +168,8 @@ mod tests {
                 let mut letter = '.';
                 let end = (at + window).min(stream.len());
                 let start = at.min(stream.len() - window);
-                if let Place::Stored(container) = placed.place {
-                    let in_it = |placed: &&Placed| placed.place == Place::Stored(container);
+                if let Location::Stored(container) = placed.location {
+                    let in_it = |placed: &&Placed| placed.location == Location::Stored(container);
                     // Kept once, a container is kept until the window has none of it.
                     if let Some((_, since)) = kept.iter().find(|(other, _)| *other == container)
                         && (since + 1..=at).any(|at| {

@@ -1,6 +1,6 @@
 //! Selective deduplication by the chunk fragmentation level, CFL-SD (Nam et al., MASCOTS 2012).
 
-use crate::backup::rewriting::{Decision, Place, Placed, Rewriting, decision};
+use crate::backup::rewriting::{Decision, Location, Placed, Rewriting, decision};
 use crate::lru::Lru;
 use crate::types::{ContainerId, Sequence};
 
@@ -53,8 +53,8 @@ impl Selective {
 
 impl Rewriting for Selective {
     fn push(&mut self, reference: &Placed, decided: &mut Vec<Decision>) {
-        let &Placed { sequence, len, place } = reference;
-        let Place::Stored(container) = place else {
+        let &Placed { sequence, len, location } = reference;
+        let Location::Stored(container) = location else {
             self.end_run(decided);
             self.level.refer(None, len);
             decided.push(Decision::Keep(sequence));
@@ -154,8 +154,8 @@ mod tests {
             let mut runs: Vec<Vec<&Placed>> = Vec::new();
             for placed in &stream {
                 let goes_on = runs.last().is_some_and(|run| {
-                    let is_stored = matches!(placed.place, Place::Stored(_));
-                    is_stored && run[0].place == placed.place && !marks.contains(&placed.sequence.0)
+                    let is_stored = matches!(placed.location, Location::Stored(_));
+                    is_stored && run[0].location == placed.location && !marks.contains(&placed.sequence.0)
                 });
                 if goes_on { runs.last_mut().unwrap().push(placed) } else { runs.push(vec![placed]) }
             }
@@ -165,9 +165,9 @@ mod tests {
                 let is_short = run.iter().map(|placed| u64::from(placed.len)).sum::<u64>() < 30;
                 for placed in run {
                     let low = 5 * bytes.div_ceil(1000) < 3 * reads;
-                    let again = is_short && low && matches!(placed.place, Place::Stored(_));
-                    let container = match placed.place {
-                        Place::Stored(container) if !again => Ok(container),
+                    let again = is_short && low && matches!(placed.location, Location::Stored(_));
+                    let container = match placed.location {
+                        Location::Stored(container) if !again => Ok(container),
                         _ => {
                             stored += u64::from(placed.len);
                             Err(stored / 1000)
