@@ -18,6 +18,7 @@ pub(crate) mod part;
 pub(crate) mod read;
 pub mod record;
 pub mod reuse;
+pub mod rewriting;
 pub mod run;
 pub mod similar;
 mod source_file;

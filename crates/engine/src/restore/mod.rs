@@ -19,6 +19,7 @@ mod policy;
 mod region;
 mod removal;
 mod request;
+pub mod residency;
 mod run;
 mod select;
 mod sink;
