@@ -299,7 +299,10 @@ mod tests {
         assert_eq!(text(&reads_of(LeastRecent::new(3), &stream)), "abcdcb");
         // Two units: c takes the place of b, b that of c, d that of b, and c and b that of what is never needed again.
         assert_eq!(text(&reads_of(Optimal::new(2, usize::MAX), &stream)), "abcbdcb");
-        assert_eq!(reads_of(Optimal::new(3, usize::MAX), &stream), [(b'a', 0), (b'b', 2), (b'c', 3), (b'd', 6), (b'b', 9)]);
+        assert_eq!(
+            reads_of(Optimal::new(3, usize::MAX), &stream),
+            [(b'a', 0), (b'b', 2), (b'c', 3), (b'd', 6), (b'b', 9)]
+        );
         // An area of four: aabc is full, a is read and passed on; bcab is full, b is read, the last b waits behind c and a; and so on.
         assert_eq!(
             reads_of(ForwardAssembly::new(4), &stream),
@@ -318,9 +321,8 @@ mod tests {
         for round in 0..300 {
             let alphabet = 1 + random.below(12);
             let len = random.below(200);
-            let mut reference = || {
-                (u8::try_from(random.below(alphabet)).unwrap(), 1 + u32::try_from(random.below(9)).unwrap())
-            };
+            let mut reference =
+                || (u8::try_from(random.below(alphabet)).unwrap(), 1 + u32::try_from(random.below(9)).unwrap());
             let stream: Vec<_> = (0..len).map(|_| reference()).collect();
             for kept in [1, 2, 3, 5, 20] {
                 let name = format!("round {round}, {kept} units of {stream:?}");
