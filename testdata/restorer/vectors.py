@@ -327,6 +327,8 @@ def small_objects(expected):
     commit = parse_commit(open_small_object(KEYS, expected["commit"], 4, SESSION), SESSION, b"")
     fields = parse_fields(expected["commit_body"], set(range(1, 15)), {8, 9, 10, 14})
     made["commit_body"] = b"".join(field(tag, value) for tag, values in fields.items() for value in values)
+    written = field(132, varint(300) + varint(70_000))
+    made["commit_rewritten_body"] = made["commit_body"].replace(field(12, fields[12][0]), written + field(12, fields[12][0]))
     assert commit.kind == 1 and commit.began == SECONDS * 10**9 + NANOSECONDS
     assert (commit.host, commit.paths) == ("host", [b"/home", b"/srv/\xff"]) and len(fields) == 14
     assert commit.heads == [(bytes(range(0xC0, 0xD0)), bytes(range(0xD0, 0xF0)))]

@@ -150,6 +150,8 @@ fn counts(snapshot: &Snapshot) -> Object {
         data_blobs: summary.data_chunks,
         tree_blobs: summary.metadata_chunks,
         summary { data_added, data_added_packed },
+        chunks_rewritten?: snapshot.rewritten.map(|rewritten| rewritten.chunks),
+        bytes_rewritten?: snapshot.rewritten.map(|rewritten| rewritten.bytes),
         total_files_processed: summary.files_processed,
         total_bytes_processed: summary.bytes_processed,
     }

@@ -301,6 +301,22 @@ fn an_unchanged_source_makes_no_snapshot_on_request() {
 }
 
 #[test]
+fn what_is_stored_again_for_faster_restores_is_reported() {
+    let fixture = Fixture::new();
+    fixture.write("file", &noise(1, 300_000));
+    let backup = |options: &[&str]| fixture.run(["backup", "source", "--rewrite"].iter().chain(options));
+    let first = backup(&["har", "-v"]).code(0);
+    assert!(first.stdout().contains("nothing is stored again: there is no parent snapshot"), "{}", first.stdout());
+    let summary = backup(&["har", "--json"]).code(0).messages().pop().unwrap();
+    assert!(summary["chunks_rewritten"] == 0 && summary["files_unmodified"] == 1, "{summary}");
+    let summary = backup(&["none", "--json"]).code(0).messages().pop().unwrap();
+    assert!(summary.get("chunks_rewritten").is_none(), "{summary}");
+    let refused = backup(&["capping"]).code(1);
+    assert!(refused.stderr().contains("choose none or har"), "{}", refused.stderr());
+    assert!(backup(&["all"]).code(1).stderr().contains("the policies are none and har"));
+}
+
+#[test]
 fn the_parent_is_the_newest_snapshot_of_the_group() {
     let fixture = Fixture::new();
     fixture.write("file", b"x");

@@ -99,6 +99,7 @@ impl Fixture {
                 similarity: None,
                 access_times: AccessTimes::LeftOut,
                 bases: BaseChoices::default(),
+                rewriting: None,
             },
             heads: None,
             driver: Driver::inline(1),

@@ -83,7 +83,8 @@ impl Policy {
     /// Returns the choices of this policy and of that of metadata.
     pub(super) fn choices(self: &Arc<Self>) -> BaseChoices {
         let chooses = |policy: &Arc<Self>| Arc::clone(policy) as Arc<dyn ChooseBases>;
-        BaseChoices { data: Some(chooses(self)), metadata: self.metadata.as_ref().map(chooses) }
+        let metadata = self.metadata.as_ref().map(chooses);
+        BaseChoices { data: Some(chooses(self)), metadata, ..BaseChoices::default() }
     }
 
     /// Names any two regions of a repository as it is now, as far as its containers can be opened.

@@ -23,8 +23,9 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost, TraceEntry};
 use onefold_engine::types::SessionId;
 
+use crate::integration::rewriting::{WITHOUT_LIMIT, fragments, rewritten, stored_twice};
 use crate::integration::support::{
-    Ask, Draw, JobTotals, SMALL, World, change, copy, hash_directory, noise, stored_twice, tell, tree,
+    Ask, Draw, JobTotals, SMALL, World, change, copy, hash_directory, noise, tell, tree,
 };
 
 /// Files of the source; the slow test takes more.
@@ -35,6 +36,9 @@ const MEMTABLE_BYTES: usize = 2 << 10;
 
 /// Seeds of the host and of the driver. Seed 1 tries every call in every way, the others a sample.
 const SEEDS: u64 = if cfg!(feature = "slow") { 12 } else { 8 };
+
+/// The seed of a life in which chunks are stored again.
+const REWRITING_SEED: u64 = SEEDS + 1;
 
 /// Calls of which a sample takes one.
 const CALLS_PER_SAMPLE: usize = if cfg!(feature = "slow") { 3 } else { 9 };
@@ -79,6 +83,8 @@ struct Life {
     sources: Sources,
     has_parent: bool,
     ask: Ask,
+    /// Backups of the workload.
+    backups: usize,
 }
 
 impl Life {
@@ -87,7 +93,12 @@ impl Life {
         if seed == 1 {
             // So few entries are staged that the index writes its table while the stream goes on.
             let ask = Ask { memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() };
-            return Self { seed, sources, has_parent: true, ask };
+            return Self { seed, sources, has_parent: true, ask, backups: 2 };
+        }
+        if seed == REWRITING_SEED {
+            let [first, second, third] = fragments();
+            let ask = Ask { driver: Driver::inline(seed), rewriting: Some(WITHOUT_LIMIT), ..Ask::default() };
+            return Self { seed, sources: Sources { first, second, third }, has_parent: true, ask, backups: 3 };
         }
         sources.enlarge();
         let schedules = [Schedule::Adaptive, Schedule::Pool { candidates: 8 }, Schedule::Pool { candidates: 16 }];
@@ -99,7 +110,7 @@ impl Life {
             budget: Budget { barrier_containers: 1, ..Ask::default().budget },
             ..Ask::default()
         };
-        Self { seed, sources, has_parent: seed % 4 == 1, ask }
+        Self { seed, sources, has_parent: seed % 4 == 1, ask, backups: 2 }
     }
 
     fn world(&self) -> World {
@@ -110,8 +121,8 @@ impl Life {
     fn run(&self, world: &World) -> (bool, Acknowledged<'_>) {
         let mut acknowledged = Vec::new();
         let created = world.create(SMALL).is_ok();
-        for (source, with_parent) in [(&self.sources.first, false), (&self.sources.second, self.has_parent)] {
-            let ask = Ask { with_parent, ..self.ask.clone() };
+        for (number, source) in self.sources.all().into_iter().enumerate().take(self.backups) {
+            let ask = Ask { with_parent: number != 0 && self.has_parent, ..self.ask.clone() };
             let Ok(store) = world.open() else { continue };
             if let Ok(outcome) = world.backup(&store, source, &ask) {
                 acknowledged.push((outcome.report.session, source));
@@ -160,11 +171,14 @@ impl Life {
         world.disk.record_trace();
         let (created, acknowledged) = self.run(&world);
         assert!(created);
-        assert_eq!(acknowledged.len(), 2);
+        assert_eq!(acknowledged.len(), self.backups);
         let trace = world.disk.trace();
         let case = format!("seed {}, undisturbed", self.seed);
         self.assert_sound(&world, created, &acknowledged, &case);
-        assert_eq!(stored_twice(&world.open().unwrap()), Vec::new(), "{case}");
+        let store = world.open().unwrap();
+        let rewritten = rewritten(&store);
+        assert_eq!(rewritten.0 != 0, self.seed == REWRITING_SEED, "{case}");
+        assert_eq!(stored_twice(&store), rewritten, "{case}");
         trace
     }
 
@@ -240,7 +254,7 @@ fn an_error_at_any_call_loses_nothing() {
         Fault::ErrorAfter(ErrorKind::AlreadyExists),
     ];
     let (mut calls, mut replays, mut examined, mut jobs) = (0, 0, 0, JobTotals::default());
-    for life in (1..=SEEDS).map(Life::new) {
+    for life in (1..=REWRITING_SEED).map(Life::new) {
         let mut images = Examined::default();
         for (call, faults) in life.cases(&faults) {
             calls += 1;
@@ -259,7 +273,9 @@ fn an_error_at_any_call_loses_nothing() {
         }
         examined += images.0.len();
     }
-    tell(&format!("errors at {calls} calls of {SEEDS} seeds: {replays} replays, {examined} results, nothing lost"));
+    tell(&format!(
+        "errors at {calls} calls of {REWRITING_SEED} seeds: {replays} replays, {examined} results, nothing lost"
+    ));
     jobs.assert_interrupted("errors");
 }
 
@@ -276,7 +292,7 @@ fn a_crash_at_any_call_loses_nothing_that_was_acknowledged() {
         None,
     ];
     let (mut calls, mut crashes, mut examined, mut jobs) = (0, 0, 0, JobTotals::default());
-    for life in (1..=SEEDS).map(Life::new) {
+    for life in (1..=REWRITING_SEED).map(Life::new) {
         let mut images = Examined::default();
         for (call, ways) in life.cases(&ways) {
             calls += 1;
@@ -297,7 +313,7 @@ fn a_crash_at_any_call_loses_nothing_that_was_acknowledged() {
         examined += images.0.len();
     }
     tell(&format!(
-        "crashes at {calls} calls of {SEEDS} seeds: {crashes} images, {examined} of them different, nothing lost"
+        "crashes at {calls} calls of {REWRITING_SEED} seeds: {crashes} images, {examined} of them different, nothing lost"
     ));
     jobs.assert_crashed("crashes");
 }

@@ -140,6 +140,7 @@ impl Forger {
             parent: None,
             original: None,
             journal: None,
+            rewritten: None,
             program: String::new(),
             index: None,
             summary: Summary::default(),

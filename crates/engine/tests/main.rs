@@ -39,6 +39,7 @@ mod rehearsing;
 mod repairing;
 mod replacing;
 mod restore_faults;
+mod rewriting;
 mod sessions;
 mod similar;
 mod sources;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use clap::Args;
+use onefold_engine::backup::rewriting::History;
 use onefold_engine::identify::IndexPreset;
 use onefold_engine::snapshot::Snapshot;
 
@@ -48,8 +49,36 @@ pub(crate) struct ParentArgs {
     /// last, at first adaptive]
     #[arg(long, value_name = "PRESET", value_parser = index_preset)]
     pub(crate) index: Option<IndexPreset>,
+    /// Store chunks again so that restores read fewer containers: none, or har (chunks in containers of which the parent uses less than
+    /// half, at most a twentieth of its bytes; `prune` takes the old copies back)
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = rewriting)]
+    pub(crate) rewrite: Rewriting,
     #[command(flatten)]
     pub(crate) accelerator: AcceleratorArgs,
+}
+
+/// Policy of storing chunks again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rewriting {
+    None,
+    Har,
+}
+
+impl Rewriting {
+    /// Returns the bounds of the engine.
+    pub(crate) fn history(self) -> Option<History> {
+        (self == Self::Har).then_some(History::DEFAULT)
+    }
+}
+
+/// Reads the name of a policy of storing chunks again.
+fn rewriting(name: &str) -> Result<Rewriting, String> {
+    match name {
+        "none" => Ok(Rewriting::None),
+        "har" => Ok(Rewriting::Har),
+        "capping" => Err("backups do not cap yet what a segment refers to: choose none or har".to_owned()),
+        _ => Err("the policies are none and har".to_owned()),
+    }
 }
 
 /// Reads the name of a preset of the index.

@@ -15,7 +15,7 @@ use onefold_engine::io::os_identity::{host_name, user_ids, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
 use onefold_engine::similarity::choose::Limits;
-use onefold_engine::snapshot::{Snapshot, Summary};
+use onefold_engine::snapshot::{Rewritten, Snapshot, Summary};
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::source::walk::{Contents, Event, Walk};
 use onefold_engine::store::Store;
@@ -143,6 +143,7 @@ fn plan(
         access_times: if args.with_atime { AccessTimes::Stored } else { AccessTimes::LeftOut },
         similarity: (!args.no_similarity).then(Limits::default),
         bases: BaseChoices::default(),
+        rewriting: args.compare.rewrite.history(),
     })
 }
 
@@ -255,9 +256,19 @@ fn print(output: &Output, outcome: &BackupOutcome, usage: Option<AcceleratorUsag
         output.line(format!("Data chunks:  {:5} new, {:5} known", chunks.data_unique, chunks.data_duplicate))?;
         output
             .line(format!("Tree chunks:  {:5} new, {:5} known", chunks.metadata_unique, chunks.metadata_duplicate))?;
+        if let Some(reason) = &report.not_rewritten {
+            output.line(reason)?;
+        }
     }
     let (added, stored) = (text::bytes(summary.data_added), text::bytes(summary.data_added_packed));
     output.line(format!("Added to the repository: {added} ({stored} stored)"))?;
+    if let Some(Rewritten { chunks, bytes }) = report.snapshot.rewritten {
+        output.line(format!(
+            "Stored again for faster restores: {}, {}",
+            text::count(chunks, "chunk"),
+            text::bytes(bytes)
+        ))?;
+    }
     print_processed(output, summary, elapsed)?;
     if Verbosity::Verbose <= output.verbosity
         && let Some(peak) = process_peak_rss_bytes()

@@ -1,5 +1,6 @@
 //! The stages that choose bases, one for each kind of container.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::backup::Budget;
@@ -14,6 +15,7 @@ use crate::pipeline::driver::Driver;
 use crate::store::base_reader::BaseReader;
 use crate::store::container_writer::StoredUnit;
 use crate::store::{Session, Store};
+use crate::types::ContainerId;
 
 /// Who chooses the bases of regions, for each kind of container; `None`: nobody.
 ///
@@ -25,13 +27,16 @@ pub struct BaseChoices {
     pub data: Option<Arc<dyn ChooseBases>>,
     /// For regions of metadata.
     pub metadata: Option<Arc<dyn ChooseBases>>,
+    /// Containers whose regions become no bases.
+    pub shunned: Arc<BTreeSet<ContainerId>>,
 }
 
 impl BaseChoices {
     /// Returns these choices, and those of `other` where there is none.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
-        Self { data: self.data.or(other.data), metadata: self.metadata.or(other.metadata) }
+        let (data, metadata) = (self.data.or(other.data), self.metadata.or(other.metadata));
+        Self { data, metadata, shunned: self.shunned }
     }
 }
 
@@ -74,7 +79,8 @@ impl BaseStages {
         let reader = BaseReader::with_chains(store, &session.live, reader_bytes, budget.base_chains);
         let stage = |choice: &Option<Arc<dyn ChooseBases>>, kind, sizes| {
             let choice = Arc::clone(choice.as_ref()?);
-            Some(BaseStage::new((session.id, driver), choice, reader.of_kind(kind), sizes))
+            let stage = BaseStage::new((session.id, driver), choice, reader.of_kind(kind), sizes);
+            Some(stage.shunning(&choices.shunned))
         };
         let for_data = StageSizes {
             features_bytes: features_bytes - of_metadata,

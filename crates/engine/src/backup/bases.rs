@@ -4,7 +4,7 @@
 //! resemble it; workers open these; the same thread chooses. Only the order of the stream decides when that thread is asked, so
 //! that every driver makes the same choices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -246,6 +246,8 @@ pub(super) struct BaseStage {
     open: TaskQueue<OpenProposed>,
     /// The region that was placed last.
     last: Option<RegionId>,
+    /// Containers whose regions become no bases.
+    shunned: Arc<BTreeSet<ContainerId>>,
 }
 
 /// Chunks of a region whose neighbors are looked at.
@@ -263,7 +265,12 @@ impl BaseStage {
         let opening = OpenProposed { choice: Arc::clone(&choice), reader: reader.clone(), opened };
         let features = driver.queue(FindFeatures(Arc::clone(&choice)), Pool::Compute, regions);
         let open = driver.queue(opening, Pool::Compute, regions_opening);
-        Self { session, choice, reader, features, open, last: None }
+        Self { session, choice, reader, features, open, last: None, shunned: Arc::default() }
+    }
+
+    /// Chooses no region of these containers.
+    pub(super) fn shunning(self, containers: &Arc<BTreeSet<ContainerId>>) -> Self {
+        Self { shunned: Arc::clone(containers), ..self }
     }
 
     /// Takes a region that is full. Returns an older one whose bases are chosen, if it is time for that.
@@ -284,12 +291,13 @@ impl BaseStage {
 
     fn open_for(&mut self, (region, features): (Region, RegionFeatures), neighbors: &dyn Neighbors) -> Option<Region> {
         let new = NewRegion { chunks: &region.chunks, plain: &region.plain, features: &features };
-        let (proposed, proposals_max) = (self.choice.propose(&new), self.choice.proposals_max());
+        let (mut proposed, proposals_max) = (self.choice.propose(&new), self.choice.proposals_max());
+        proposed.retain(|proposal| !self.shunned.contains(&proposal.region.container));
         let mut stored = Vec::new();
         for packed in region.chunks.iter().take(NEIGHBORS_MAX) {
             neighbors.of(packed.sequence, &mut stored);
         }
-        stored.retain(|chunk| chunk.container.session != self.session);
+        stored.retain(|chunk| chunk.container.session != self.session && !self.shunned.contains(&chunk.container));
         stored.dedup();
         let opening = Opening { region, features, proposed, neighbors: stored, proposals_max };
         self.open.push(opening).map(|opened| self.choose(opened))

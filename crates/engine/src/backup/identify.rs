@@ -5,7 +5,7 @@
 //! stream, each with its container. How many bytes wait is the identifier's to limit:
 //! [`IndexOptions::pending_bytes_max`](crate::identify::IndexOptions::pending_bytes_max).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
@@ -19,10 +19,11 @@ use crate::error::Result;
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
 use crate::pipeline::Permits;
-use crate::recipe::MetadataSink;
+use crate::recipe::{MetadataSink, name_session};
+use crate::snapshot::Rewritten;
 use crate::store::container_writer::StoredUnit;
 use crate::store::manifests::ManifestBuilder;
-use crate::types::{Chunk, ChunkKind, ChunkRef, ContainerId, Fingerprint, Sequence};
+use crate::types::{Chunk, ChunkKind, ChunkRef, ContainerId, Fingerprint, Sequence, SessionId};
 
 use std::sync::Arc;
 
@@ -94,6 +95,8 @@ pub struct ChunkCounts {
     pub metadata_duplicate: u64,
     /// Plaintext bytes of the chunks stored.
     pub(crate) bytes_added: u64,
+    /// Metadata chunks stored again with newer hints.
+    pub(crate) metadata_rewritten: Rewritten,
 }
 
 /// The part of a block that must be new for it to stay until its chunks are in regions: otherwise few new chunks would keep many blocks.
@@ -129,6 +132,10 @@ pub(crate) struct IdentifyStage<'a> {
     resolved: Vec<Resolved>,
     /// Takes the containers of metadata, and the bytes of new containers.
     manifest: Arc<ManifestBuilder>,
+    /// The session, if it stores data again: then it stores metadata again whose hints name its containers.
+    rewriting: Option<SessionId>,
+    /// Metadata that it has stored again.
+    rewritten: HashSet<Fingerprint>,
     /// What was counted.
     pub(crate) counts: ChunkCounts,
 }
@@ -165,8 +172,16 @@ impl<'a> IdentifyStage<'a> {
             unrecorded: HashMap::new(),
             resolved: Vec::new(),
             manifest,
+            rewriting: None,
+            rewritten: HashSet::new(),
             counts: ChunkCounts::default(),
         }
+    }
+
+    /// Stores metadata again from now on whose hints name containers of this session: the copy that is there names those of old copies
+    /// of the data.
+    pub(super) fn rewrite_metadata(&mut self, session: SessionId) {
+        self.rewriting = Some(session);
     }
 
     /// Takes the chunks of a block.
@@ -287,14 +302,27 @@ impl<'a> IdentifyStage<'a> {
         self.resolve(resolved, held.fingerprint, held.kind, held.hints_len, ChunkBytes::Here(&held.bytes))
     }
 
+    /// Returns true if a stored metadata chunk is to be stored again, which it is once.
+    fn has_stale_copy(&mut self, verdict: Verdict, chunk: &Chunk, hints: &[u8]) -> bool {
+        let (Some(session), Verdict::Stored(container)) = (self.rewriting, verdict) else { return false };
+        container.session != session && name_session(hints, session) && self.rewritten.insert(chunk.fingerprint)
+    }
+
     fn resolve(
         &mut self,
-        resolved: Resolved,
+        mut resolved: Resolved,
         fingerprint: Fingerprint,
         kind: ChunkKind,
         hints_len: u32,
         bytes: ChunkBytes<'_>,
     ) -> Result<()> {
+        let chunk = Chunk { fingerprint, len: len_u32(bytes.get().len()) };
+        let (_, hints) = bytes.get().split_at(bytes.get().len() - hints_len as usize);
+        if kind != ChunkKind::Data && self.has_stale_copy(resolved.verdict, &chunk, hints) {
+            self.identifier.supersede(&SequencedChunk { sequence: resolved.sequence, chunk, kind })?;
+            self.counts.metadata_rewritten.add(chunk.len.into());
+            resolved.verdict = Verdict::Unique;
+        }
         let is_unique = resolved.verdict == Verdict::Unique;
         let container_kind = match kind {
             ChunkKind::Data => {
@@ -310,7 +338,6 @@ impl<'a> IdentifyStage<'a> {
                 ContainerKind::Metadata
             }
         };
-        let chunk = Chunk { fingerprint, len: len_u32(bytes.get().len()) };
         if !is_unique {
             if let Verdict::Stored(container) = resolved.verdict {
                 self.pack.refer(container_kind, &chunk, container);

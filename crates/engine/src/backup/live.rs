@@ -1,5 +1,8 @@
 //! The live containers of chunks that recipes refer to.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::recipe::{Recipe, RecipeItem};
 use crate::store::MetadataReader;
@@ -18,12 +21,19 @@ pub(crate) struct LiveChunks {
     near: RunCursor,
     /// The containers that hold the chunks of the deleted one that a hint named last.
     moved: Near,
+    /// Containers that count as not live.
+    shunned: Arc<BTreeSet<ContainerId>>,
 }
 
 impl LiveChunks {
     /// Looks in the containers of a view.
     pub(crate) fn new(view: View) -> Self {
-        Self { view, near: RunCursor::default(), moved: Near::default() }
+        Self { view, near: RunCursor::default(), moved: Near::default(), shunned: Arc::default() }
+    }
+
+    /// Finds no chunk in these containers.
+    pub(super) fn shun(&mut self, containers: &Arc<BTreeSet<ContainerId>>) {
+        self.shunned = Arc::clone(containers);
     }
 
     /// Returns the live containers of the chunks that stand in a recipe itself; `None` if a chunk of the file is in no live
@@ -61,8 +71,12 @@ impl LiveChunks {
         Ok(Some(own))
     }
 
-    /// Returns the live container of a chunk, if it is known.
-    pub(crate) fn live_container(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
+    /// Returns the live container of a chunk, if it is known and not shunned.
+    pub(crate) fn live_container(&mut self, chunk: &HintedChunk) -> Result<Option<ContainerId>> {
+        Ok(self.find(chunk)?.filter(|container| !self.shunned.contains(container)))
+    }
+
+    fn find(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
         let Some(container) = *hint else { return Ok(None) };
         loop {
             if self.view.containers().find_near(container, &mut self.near).is_some() {

@@ -22,6 +22,7 @@ pub mod rewriting;
 pub mod run;
 pub mod similar;
 mod source_file;
+mod sparse;
 mod streamed;
 mod unread;
 pub mod writer;

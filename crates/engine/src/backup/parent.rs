@@ -1,5 +1,6 @@
 //! The parent snapshot: what need not be read again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::backup::live::LiveChunks;
@@ -55,6 +56,12 @@ impl Parent {
             stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
             manifest,
         }
+    }
+
+    /// Has every file read again that has a chunk in one of these containers.
+    pub(super) fn shunning(mut self, containers: &Arc<BTreeSet<ContainerId>>) -> Self {
+        self.live.shun(containers);
+        self
     }
 
     /// Returns what the parent has under a name in the current directory. Names must come in order. A part of the

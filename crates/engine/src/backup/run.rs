@@ -1,6 +1,6 @@
 //! One backup session from its start to its commit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::parent::{Comparison, Parent};
 use crate::backup::read::{FileReader, SourceReader};
+use crate::backup::rewriting::History;
+use crate::backup::sparse::{Shunned, find_sparse};
 use crate::backup::writer::{Writer, WriterOptions};
 use crate::compress::Compression;
 use crate::crypto::Keys;
@@ -25,7 +27,7 @@ use crate::monitor::Monitor;
 use crate::pipeline::Permits;
 use crate::pipeline::driver::Driver;
 use crate::similarity::choose::Limits;
-use crate::snapshot::{IndexNote, OwnerNames, Snapshot, Summary};
+use crate::snapshot::{IndexNote, OwnerNames, Rewritten, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
@@ -33,7 +35,7 @@ use crate::store::manifests::ManifestBuilder;
 use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
 use crate::store::view::{View, ViewMemory};
 use crate::store::{Session, Store};
-use crate::types::{Fingerprint, SessionId, Timestamp};
+use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
 
 /// What to back up, and how.
 #[derive(Clone, Debug)]
@@ -82,6 +84,8 @@ pub struct BackupOptions {
     pub similarity: Option<Limits>,
     /// Choose what new regions are compressed against, instead of that search.
     pub bases: BaseChoices,
+    /// Bounds within which chunks are stored again that stand in containers of which the parent uses little; `None`: none is.
+    pub rewriting: Option<History>,
 }
 
 /// What becomes of a snapshot whose tree is that of its parent.
@@ -108,6 +112,8 @@ pub struct BackupReport {
     pub chunks: ChunkCounts,
     /// Things that could not be read and are not in the snapshot.
     pub failures: u64,
+    /// Why nothing was stored again, if the parent could not tell which containers are sparse.
+    pub not_rewritten: Option<String>,
 }
 
 /// Backs up a source as one session and commits a snapshot.
@@ -126,15 +132,27 @@ pub fn backup(
     let file_clock = store.host.file_clock();
     // Before anything is written: what the snapshot will say must be sayable.
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
+    let Shunned { containers: shunned, reason: not_rewritten } = match options.rewriting {
+        Some(history) => find_sparse(store, &session.live, options.parent.as_ref(), history)?,
+        None => Shunned::default(),
+    };
+    if !shunned.is_empty() {
+        identifier.shun(&shunned.iter().copied().collect::<Vec<_>>())?;
+    }
+    let counted_before = identifier.counters();
     let writing = WriterOptions {
         compression: options.compression,
         budget: options.budget,
         scratch: options.scratch.clone(),
-        bases: options.bases.clone(),
+        bases: BaseChoices { shunned: Arc::clone(&shunned), ..options.bases.clone() },
     };
     let mut writer = Writer::begin(store, session, &writing, driver, identifier);
+    if !shunned.is_empty() {
+        writer.stage.rewrite_metadata(session.id);
+    }
     let files = FileReader::new(store.config.entry_bytes_max(), options.access_times);
-    let listing = Listing::Session { manifest: &writer.manifest, chains: writer.stage.base_chains() };
+    let chains = writer.stage.base_chains();
+    let listing = Listing::Session { manifest: &writer.manifest, chains, shunned: &shunned };
     let (reader, positions) = open_reader((store, session), source, (files, monitor), options, listing)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
@@ -153,11 +171,19 @@ pub fn backup(
     let is_equal = options.parent.as_ref().is_some_and(|(_, parent)| parent.tree == snapshot.tree);
     let is_skipped = is_equal && options.unchanged == Unchanged::Skip;
     let (counters, chunks) = (writer.counters(), writer.counts());
-    let report = BackupReport { session: session.id, is_skipped, snapshot, counters, chunks, failures: built.failures };
+    snapshot.rewritten = options.rewriting.map(|_| rewritten(&counters.since(&counted_before), &chunks));
+    let (session, failures) = (session.id, built.failures);
+    let report = BackupReport { session, is_skipped, snapshot, counters, chunks, failures, not_rewritten };
     if !is_skipped {
         writer.commit(&report.snapshot)?;
     }
     Ok(report)
+}
+
+/// Returns what was stored again: data that only shunned containers held, and metadata that named these.
+fn rewritten(counters: &Counters, chunks: &ChunkCounts) -> Rewritten {
+    let Rewritten { chunks, bytes } = chunks.metadata_rewritten;
+    Rewritten { chunks: counters.rewritten_chunks + chunks, bytes: counters.rewritten_bytes + bytes }
 }
 
 fn open_reader(
@@ -182,6 +208,8 @@ pub(super) enum Listing<'a> {
         manifest: &'a Arc<ManifestBuilder>,
         /// Memory for chains of bases that both have; `None`: the reader of the parent has its own.
         chains: Option<Arc<Permits>>,
+        /// Containers whose chunks are read again.
+        shunned: &'a Arc<BTreeSet<ContainerId>>,
     },
     /// The reader's, which lists again.
     Reader,
@@ -201,14 +229,17 @@ pub(super) fn open_parent(
     let memory = MetadataMemory::left_by(containers, bytes - bytes / 4);
     let moved = ViewMemory { directories: bytes / 8, moved: bytes / 8 };
     let view = View::new(store, containers, &options.scratch, moved);
-    let (reader, view, manifest) = match listing {
-        Listing::Session { manifest, chains } => {
+    Ok(Some(match listing {
+        Listing::Session { manifest, chains, shunned } => {
             let reader = MetadataReader::open_live(store, containers, &options.scratch, memory, chains)?;
-            (reader, view.fixed(), Some(Arc::clone(manifest)))
+            let manifest = Some(Arc::clone(manifest));
+            Parent::new(snapshot, reader, view.fixed(), options.comparison, manifest).shunning(shunned)
         }
-        Listing::Reader => (MetadataReader::open(store, containers, &options.scratch, memory)?, view, None),
-    };
-    Ok(Some(Parent::new(snapshot, reader, view, options.comparison, manifest)))
+        Listing::Reader => {
+            let reader = MetadataReader::open(store, containers, &options.scratch, memory)?;
+            Parent::new(snapshot, reader, view, options.comparison, None)
+        }
+    }))
 }
 
 fn snapshot_of(
@@ -234,6 +265,7 @@ fn snapshot_of(
         excludes: options.exclude_texts.clone(),
         parent: options.parent.as_ref().map(|(session, _)| *session),
         original: None,
+        rewritten: None,
         journal: None,
         program: options.program.clone(),
         index: (options.preset != IndexPreset::default())

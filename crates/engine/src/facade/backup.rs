@@ -226,6 +226,7 @@ impl<'a> Backup<'a> {
             similarity: Some(Limits::default()),
             access_times: AccessTimes::LeftOut,
             bases: BaseChoices::default(),
+            rewriting: None,
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,

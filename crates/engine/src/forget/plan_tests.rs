@@ -81,6 +81,7 @@ fn snapshot(time: Timestamp, tags: &[&str]) -> Snapshot {
         parent: None,
         original: None,
         journal: None,
+        rewritten: None,
         program: String::new(),
         index: None,
         summary: Summary::default(),

@@ -230,6 +230,11 @@ counters! {
     drains,
     /// Entries ignored because their container is not live, or shunned.
     dead_hits,
+    /// Chunks declared unique that only shunned containers hold, so that they are stored again. The lookups that find this out do not
+    /// count among the others.
+    rewritten_chunks,
+    /// Bytes of these.
+    rewritten_bytes,
     /// Duplicate runs noted.
     duplicate_runs,
     /// Compactions of the duplicate-run log and of the stream log.

@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::{Decoded, Reader, put_container_id, put_varint};
-use crate::types::ContainerId;
+use crate::types::{ContainerId, SessionId};
 
 /// Collects the hints of consecutive references.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +95,13 @@ pub(crate) fn decode_hints(bytes: &[u8], references: usize) -> Decoded<Vec<Optio
         hints.extend(std::iter::repeat_n(container, run));
     }
     if hints.len() == references { Ok(hints) } else { Err(reader.error("fewer hints than references")) }
+}
+
+/// Returns true if encoded hints name a container of a session.
+pub(crate) fn name_session(bytes: &[u8], session: SessionId) -> bool {
+    let mut reader = Reader::new(bytes);
+    let count = reader.count(20).unwrap_or(0);
+    (0..count).any(|_| reader.container_id().is_ok_and(|container| container.session == session))
 }
 
 #[cfg(test)]

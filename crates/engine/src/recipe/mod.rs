@@ -11,7 +11,7 @@ pub(crate) mod patch;
 pub use builder::{BuiltRecipe, RecipeBuilder};
 pub(crate) use format::decode_segment;
 pub use format::{Recipe, RecipeItem};
-pub(crate) use hints::{HintTable, decode_hints};
+pub(crate) use hints::{HintTable, decode_hints, name_session};
 pub use patch::{Edit, EditItem, SegmentReader, patch};
 
 use crate::error::Result;

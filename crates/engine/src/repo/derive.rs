@@ -265,7 +265,8 @@ pub(super) fn root_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) ->
 
 /// Returns the snapshot that a session makes of another one without storing anything.
 pub(super) fn derived_from(id: SessionId, original: &Snapshot) -> Snapshot {
-    Snapshot { original: Some(id), summary: without_stored(original.summary), ..original.clone() }
+    let summary = without_stored(original.summary);
+    Snapshot { original: Some(id), summary, rewritten: None, ..original.clone() }
 }
 
 /// Returns a summary of a session that has stored nothing.

@@ -72,7 +72,11 @@ impl<'a> SimilarIndexes<'a> {
 /// Returns the choices of the policies of a session.
 pub(super) fn choices(bases: Option<&SessionBases>) -> BaseChoices {
     let Some([data, metadata]) = bases else { return BaseChoices::default() };
-    BaseChoices { data: Some(Arc::<SimilarBases>::clone(data)), metadata: Some(Arc::<SimilarBases>::clone(metadata)) }
+    BaseChoices {
+        data: Some(Arc::<SimilarBases>::clone(data)),
+        metadata: Some(Arc::<SimilarBases>::clone(metadata)),
+        ..BaseChoices::default()
+    }
 }
 
 /// The index of similar regions of one kind.

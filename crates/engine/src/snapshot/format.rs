@@ -34,6 +34,7 @@ pub(super) const TAG_CONTAINERS: u8 = 18;
 const OPTIONAL_TAGS: u8 = 128;
 const TAG_MANIFEST: u8 = 130;
 const TAG_INDEX: u8 = 131;
+const TAG_REWRITTEN: u8 = 132;
 pub(super) const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
@@ -133,6 +134,8 @@ pub struct Snapshot {
     pub program: String,
     /// How duplicates were found, if not as by default.
     pub index: Option<IndexNote>,
+    /// Chunks that were stored again although they were there, if the backup did such a thing.
+    pub rewritten: Option<Rewritten>,
     /// The part of a volume's journal that the snapshot contains, if it is one of a volume.
     pub journal: Option<JournalNote>,
     /// What was counted.
@@ -146,6 +149,23 @@ pub struct IndexNote {
     pub is_exact: bool,
     /// Name of its preset.
     pub preset: String,
+}
+
+/// Chunks that a backup stored again, so that a restore reads fewer containers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Rewritten {
+    /// Their number.
+    pub chunks: u64,
+    /// Their bytes before compression.
+    pub bytes: u64,
+}
+
+impl Rewritten {
+    /// Adds a chunk.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.chunks += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// The body of a commit.
@@ -252,6 +272,12 @@ impl Snapshot {
                 out.extend_from_slice(preset.as_bytes());
             });
         }
+        if let Some(Rewritten { chunks, bytes }) = self.rewritten {
+            field(out, TAG_REWRITTEN, |out| {
+                put_varint(out, chunks);
+                put_varint(out, bytes);
+            });
+        }
         if let Some(journal) = &self.journal {
             journal.encode(out);
         }
@@ -284,6 +310,7 @@ impl Snapshot {
             original: None,
             program: String::new(),
             index: None,
+            rewritten: None,
             journal: None,
             summary: Summary::default(),
         }
@@ -311,6 +338,7 @@ impl Snapshot {
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
             TAG_ORIGINAL => self.original = Some(SessionId(value.array()?)),
             TAG_INDEX => self.index = Some(IndexNote { is_exact: value.u8()? == 1, preset: text(value)? }),
+            TAG_REWRITTEN => self.rewritten = Some(Rewritten { chunks: value.varint()?, bytes: value.varint()? }),
             TAG_JOURNAL | TAG_MARK => self.journal.get_or_insert_default().take(tag, value)?,
             TAG_PROGRAM => self.program = text(value)?,
             TAG_SUMMARY => self.summary = Summary::decode(value)?,
@@ -445,6 +473,7 @@ mod tests {
             parent: Some(SessionId([2; 16])),
             original: Some(SessionId([6; 16])),
             index: Some(IndexNote { is_exact: true, preset: "ddfs".into() }),
+            rewritten: Some(Rewritten { chunks: 300, bytes: u64::MAX }),
             journal: Some(journal_note()),
             summary: Summary { files_new: 7, bytes_processed: u64::MAX, ..Summary::default() },
             ..Snapshot::empty()

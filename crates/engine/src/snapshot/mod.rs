@@ -17,7 +17,7 @@ pub use collection::TARGETS_MAX;
 pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
 pub(crate) use format::{CommitBody, CommitKind, decode_commit};
-pub use format::{Head, IndexNote, Snapshot, Summary};
+pub use format::{Head, IndexNote, Rewritten, Snapshot, Summary};
 pub use journal::{JournalNote, MARK_LEN_MAX, MARKS_MAX, Mark};
 pub(crate) use manifest::{ManifestEncoder, decode_manifest};
 pub use owners::{OWNER_NAME_LEN_MAX, OWNER_NAMES_MAX, OwnerNames};

@@ -23,10 +23,9 @@ use crate::object::names::ContainerKind;
 use crate::object::slot::encode_slot;
 use crate::object::{HEADER_LEN, ObjectType, seal_small};
 use crate::recipe::{HintTable, MetadataSink, Recipe, RecipeBuilder, RecipeItem};
-use crate::snapshot::OwnerNames;
 use crate::snapshot::collection::{CollectionBody, MovedContainer};
 use crate::snapshot::manifest::ManifestEncoder;
-use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
+use crate::snapshot::{CommitBody, CommitKind, Head, Rewritten, SessionBody, SessionKind, Snapshot, Summary};
 use crate::tree::EntryNotes;
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
@@ -182,6 +181,9 @@ fn object_vectors(out: &mut Vectors) {
     out.push(("commit", seal(ObjectType::Commit, 0, &commit_body().encode())));
     let fence = CommitBody::without_snapshot(CommitKind::Fence);
     out.push(("fence_body", fence.encode()));
+    let mut rewritten = commit_body();
+    rewritten.snapshot.as_mut().expect("it makes one").rewritten = Some(Rewritten { chunks: 300, bytes: 70_000 });
+    out.push(("commit_rewritten_body", rewritten.encode()));
     let vouching = CommitBody { manifest: Some(counting(0xd0)), ..commit_body() };
     out.push(("commit_manifest_body", vouching.encode()));
     let mut manifest = ManifestEncoder::new();
@@ -221,16 +223,10 @@ fn commit_body() -> CommitBody {
         uid: 1000,
         gid: 100,
         paths: vec![b"/home".to_vec(), b"/srv/\xff".to_vec()],
-        positions: Vec::new(),
-        is_incomplete: false,
-        owners: OwnerNames::default(),
         tags: vec!["daily".into()],
         excludes: vec!["*.o".into()],
         parent: Some(SessionId(counting(0xc0))),
-        original: None,
-        journal: None,
         program: "onefold 0.1.0".into(),
-        index: None,
         summary: Summary {
             end: Timestamp { seconds: 1_700_000_060, nanoseconds: 0 },
             files_new: 1,
@@ -246,6 +242,7 @@ fn commit_body() -> CommitBody {
             files_processed: 11,
             bytes_processed: 1 << 40,
         },
+        ..Snapshot::new(TIME, Fingerprint(counting(0xa0)))
     };
     let heads = vec![Head { session: SessionId(counting(0xc0)), checksum: counting(0xd0) }];
     CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads, manifest: None }

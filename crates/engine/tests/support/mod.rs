@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::accelerator::Accelerator;
+use onefold_engine::backup::rewriting::History;
 use onefold_engine::backup::{AccessTimes, BackupOptions, BaseChoices, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
@@ -167,6 +168,8 @@ pub(super) struct Ask {
     pub similarity: Option<Limits>,
     /// Who chooses bases instead.
     pub bases: BaseChoices,
+    /// Bounds of what is stored again.
+    pub rewriting: Option<History>,
 }
 
 impl Default for Ask {
@@ -184,6 +187,7 @@ impl Default for Ask {
             monitor: Arc::new(Notes::default()),
             similarity: None,
             bases: BaseChoices::default(),
+            rewriting: None,
         }
     }
 }
@@ -333,6 +337,7 @@ pub(super) fn back_up(
             similarity: ask.similarity,
             access_times: AccessTimes::LeftOut,
             bases: ask.bases.clone(),
+            rewriting: ask.rewriting,
         },
         heads: Some(heads_on(cache)),
         driver: ask.driver.clone(),

@@ -19,16 +19,25 @@ impl History {
 
     /// Returns the sparse containers of a backup that the next one stores again, those with fewest bytes first. `used` has the bytes
     /// that the backup refers to of each container, once for each reference.
-    #[expect(clippy::cast_precision_loss, reason = "bytes of a backup are far below 2^53")]
     pub fn sparse(&self, used: &[(ContainerId, u64)], container_bytes: u64) -> Vec<ContainerId> {
-        let is_sparse = |bytes: u64| (bytes as f64) < self.utilization * container_bytes as f64;
-        let mut sparse: Vec<_> = used.iter().copied().filter(|(_, bytes)| is_sparse(*bytes)).collect();
+        let sparse = used.iter().copied().filter(|(_, bytes)| self.is_sparse(*bytes, container_bytes)).collect();
+        self.within_limit(sparse, used.iter().map(|(_, bytes)| bytes).sum())
+    }
+
+    /// Returns true if a backup that refers to `used` of a container's bytes uses too few of them.
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a container are far below 2^53")]
+    pub fn is_sparse(&self, used: u64, container_bytes: u64) -> bool {
+        (used as f64) < self.utilization * container_bytes as f64
+    }
+
+    /// Returns the sparse containers that a backup of `all` bytes stores again, those with fewest used bytes first.
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a backup are far below 2^53")]
+    pub fn within_limit(&self, mut sparse: Vec<(ContainerId, u64)>, all: u64) -> Vec<ContainerId> {
         sparse.sort_unstable_by_key(|&(container, bytes)| (bytes, container));
-        let all = used.iter().map(|(_, bytes)| bytes).sum::<u64>() as f64;
         let mut sum = 0;
         let fits = |(_, bytes): &(ContainerId, u64)| {
             sum += bytes;
-            1.0 <= self.limit || sum as f64 <= self.limit * all
+            1.0 <= self.limit || sum as f64 <= self.limit * all as f64
         };
         sparse.into_iter().take_while(fits).map(|(container, _)| container).collect()
     }

@@ -111,6 +111,7 @@ impl Index {
 
     /// Resolves chunks by their answers; returns the hits.
     pub(in crate::identify) fn resolve_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>) -> Vec<Hit> {
+        self.count_rewritten(chunks, &answers);
         let newest = chunks.iter().map(|chunk| chunk.first.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
@@ -131,6 +132,24 @@ impl Index {
             }
         }
         hits
+    }
+
+    /// Counts the chunks that are stored again because only shunned containers hold them.
+    fn count_rewritten(&mut self, chunks: &[PendingChunk], answers: &[Lookup]) {
+        let registry = &self.store.registry;
+        if !registry.shuns() {
+            return;
+        }
+        let dead = chunks.iter().zip(answers).filter(|(_, answer)| **answer == Lookup::Dead);
+        let (keys, lens): (Vec<Key>, Vec<u32>) =
+            dead.map(|(chunk, _)| (Key::from(&chunk.first.chunk.fingerprint), chunk.first.chunk.len)).unzip();
+        let found = self.store.entries.look_up(&keys, registry);
+        for (answer, len) in found.into_iter().zip(lens) {
+            if answer.entry().is_some_and(|entry| registry.is_shunned(entry.ordinal)) {
+                self.counters.rewritten_chunks += 1;
+                self.counters.rewritten_bytes += u64::from(len);
+            }
+        }
     }
 
     pub(in crate::identify) fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {

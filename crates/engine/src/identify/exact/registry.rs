@@ -236,6 +236,16 @@ impl Registry {
         self.container(ordinal).filter(|_| self.live.contains(ordinal.0) && !self.shunned.contains(ordinal.0))
     }
 
+    /// Returns true if containers are shunned.
+    pub(in crate::identify) fn shuns(&self) -> bool {
+        self.shunned.count() != 0
+    }
+
+    /// Returns true if the container of an ordinal is live and shunned.
+    pub(in crate::identify) fn is_shunned(&self, ordinal: Ordinal) -> bool {
+        self.live.contains(ordinal.0) && self.shunned.contains(ordinal.0)
+    }
+
     /// Replaces the set of shunned containers.
     pub(in crate::identify) fn shun(&mut self, containers: &[ContainerId]) {
         let mut shunned = Bitmap::default();
@@ -407,7 +417,7 @@ impl Containers for Preferred<'_> {
     }
 
     fn live(&self) -> Live {
-        if self.0.shunned.count() == 0 {
+        if !self.0.shuns() {
             return self.0.live();
         }
         let (live, shunned) = (self.0.live.clone(), self.0.shunned.clone());
