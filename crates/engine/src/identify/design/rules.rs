@@ -97,7 +97,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         is_broken: |Design { options, .. }| is_near_exact(options) && options.unit == PrefetchUnit::Window,
-        reason: "a near-exact index has the features of containers or stream segments: take unit=container or unit=segment",
+        reason: "completeness=near-exact has the features of containers or stream segments: take unit=container or unit=segment",
     },
     Rule {
         is_broken: |Design { options, .. }| has_features(options) && options.sampling == Sampling::All,
@@ -105,7 +105,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         is_broken: |Design { options, .. }| has_features(options) && options.order != Order::Unfiltered,
-        reason: "a filter tells which chunks have no entry, and those of a near-exact index are few: take order=none",
+        reason: "completeness=near-exact has few entries, and a filter would tell which chunks have none: take order=none",
     },
     Rule {
         is_broken: |Design { options, .. }| {
