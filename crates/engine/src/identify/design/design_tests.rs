@@ -150,7 +150,7 @@ fn each_combination_that_cannot_work_is_refused_with_its_reason() {
         &[NEAR],
         &[NEAR, ("unit", "container"), ("sampling", "all")],
         &[NEAR, ("unit", "container")],
-        &[NEAR, ("unit", "segment"), ("order", "none"), ("selection", "top"), ("schedule", "lazy")],
+        &[NEAR, ("unit", "segment"), ("order", "none"), ("selection", "top")],
     ];
     assert_eq!(examples.len(), RULES.len());
     for (example, rule) in examples.into_iter().zip(RULES) {

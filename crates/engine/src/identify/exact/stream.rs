@@ -74,7 +74,8 @@ impl Store {
         }
     }
 
-    /// Divides what was read into units, so that each is held once.
+    /// Divides what was read into units, so that each is held once, the last one first: the unit of a hit comes after those that follow
+    /// it, which leave a full cache before it does.
     pub(in crate::identify) fn divide_into_units(&self, extents: Vec<LogExtent>) -> Vec<LogExtent> {
         let mut divided = Vec::with_capacity(extents.len());
         for LogExtent { start, mut records } in extents {
@@ -91,6 +92,7 @@ impl Store {
                 (records, number) = (rest, number + len as u64);
             }
         }
+        divided.reverse();
         divided
     }
 
