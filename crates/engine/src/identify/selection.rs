@@ -55,7 +55,9 @@ impl Selection {
             && let Some((&segment, _)) = segments.iter().max_by_key(|(segment, features)| (features.len(), **segment))
         {
             let taken = segments.remove(&segment).unwrap_or_default();
-            segments.values_mut().for_each(|features| features.retain(|feature| !taken.contains(feature)));
+            for features in segments.values_mut() {
+                features.retain(|feature| !taken.contains(feature));
+            }
             chosen.push(segment);
         }
         chosen

@@ -131,7 +131,9 @@ fn versions(count: u64) -> Vec<Vec<Vec<u64>>> {
 fn run(options: IndexOptions) -> (Trial, f64) {
     let versions = versions(12);
     let mut trial = Trial::new(options);
-    versions.iter().for_each(|files| trial.back_up(files));
+    for files in &versions {
+        trial.back_up(files);
+    }
     let distinct: HashSet<_> = versions.iter().flatten().flatten().collect();
     assert!(distinct.len() <= trial.stored, "a chunk is missing");
     #[expect(clippy::cast_precision_loss, reason = "few chunks")]
@@ -275,7 +277,9 @@ fn chunks_that_are_stored_again_are_found_where_they_are_now() {
         index.drain(&mut resolved).unwrap();
         assert!(resolved.iter().all(|it| it.verdict == Verdict::Stored(container(0))), "{resolved:?}");
         let again: Vec<_> = arrivals.iter().step_by(10).copied().collect();
-        again.iter().for_each(|chunk| index.supersede(chunk).unwrap());
+        for chunk in &again {
+            index.supersede(chunk).unwrap();
+        }
         // Equal chunks are the same as the one that is stored again, then in its container.
         resolved.clear();
         let equal = SequencedChunk::data(Sequence(200), chunks[10]);
@@ -321,10 +325,11 @@ fn shunned_containers_give_no_verdicts_and_keep_their_entries() {
             index.submit(&arrivals, &mut resolved).unwrap();
             index.drain(&mut resolved).unwrap();
             let unique = resolved.iter().filter(|it| it.verdict == Verdict::Unique).map(|it| it.sequence.0 / 100);
-            let unique: std::collections::BTreeMap<u64, usize> = unique.fold(Default::default(), |mut of, it| {
-                *of.entry(it).or_default() += 1;
-                of
-            });
+            let unique: std::collections::BTreeMap<u64, usize> =
+                unique.fold(std::collections::BTreeMap::default(), |mut of, it| {
+                    *of.entry(it).or_default() += 1;
+                    of
+                });
             unique.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(verdicts(&[]), []);

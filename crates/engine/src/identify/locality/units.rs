@@ -268,7 +268,9 @@ mod tests {
         (0..10).for_each(|number| units.begin(Position(number * 1_000)));
         let end = Position(10_000);
         let mut named = Bitmap::default();
-        [2, 6].into_iter().for_each(|number| named.insert(number));
+        for number in [2, 6] {
+            named.insert(number);
+        }
         assert_eq!(units.keep(&named, 1, end), [2_000..4_000, 6_000..8_000, 9_000..10_000]);
         let held: Vec<_> = (0..10).filter(|number| units.holds(number * 1_000 + 999)).collect();
         assert_eq!(held, [2, 3, 6, 7, 9]);
@@ -284,7 +286,8 @@ mod tests {
         let seal = saved(&disk, |to| units.save(to).unwrap());
         let loaded = loaded(&disk, seal, end.0).unwrap();
         assert_eq!((loaded.gap_pages(), loaded.mean_records(end)), (units.gap_pages(), 1_000));
-        assert_eq!(units.keep(&Bitmap::default(), 0, end), [9_000..10_000]);
+        let left = units.keep(&Bitmap::default(), 0, end);
+        assert_eq!((left.len(), left.first()), (1, Some(&(9_000..10_000))));
     }
 
     #[test]
