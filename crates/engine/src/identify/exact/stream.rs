@@ -211,6 +211,9 @@ impl Store {
         {
             self.degrade(&error);
         }
+        if let Some(stream) = &mut self.stream {
+            stream.end_stream();
+        }
     }
 }
 

@@ -76,6 +76,8 @@ pub(in crate::identify) struct StreamLog {
     rules: StreamRules,
     /// Chunks of the open segment; 0 if none is open.
     chunks: u32,
+    /// Whether the next chunk is the first of its stream.
+    begins_stream: bool,
     /// Entries of the open segment that get their position in the stream, or that may.
     entries: Vec<Entry>,
     /// The chunks of these entries, if features are known at the end, and whether each gets its position in any case.
@@ -124,6 +126,7 @@ impl StreamLog {
             old_file: None,
             rules,
             chunks: 0,
+            begins_stream: true,
             entries: Vec::new(),
             whole: Vec::new(),
             new: Vec::new(),
@@ -154,7 +157,7 @@ impl StreamLog {
         let StreamChunk { chunk, ordinal, entering, begins_segment } = *stream;
         self.log.make_space(registry)?;
         if begins_segment || self.chunks == 0 {
-            self.log.begin_unit();
+            self.log.begin_unit(std::mem::take(&mut self.begins_stream));
             self.segments += 1;
             self.chunks = 0;
         }
@@ -193,6 +196,11 @@ impl StreamLog {
             });
         }
         entries
+    }
+
+    /// Notes that the stream has ended.
+    pub(in crate::identify) fn end_stream(&mut self) {
+        self.begins_stream = true;
     }
 
     /// Returns how many segments a feature leads to.

@@ -31,9 +31,10 @@ impl UnitLog {
         Self { disk, host, log, units, writing: None, reading: None }
     }
 
-    /// Begins a unit with the next record.
-    pub(in crate::identify) fn begin_unit(&mut self) {
-        self.units.begin(self.log.next_position());
+    /// Begins a unit with the next record; the first one of a stream, if so.
+    pub(in crate::identify) fn begin_unit(&mut self, begins_stream: bool) {
+        let next = self.log.next_position();
+        if begins_stream { self.units.begin_stream(next) } else { self.units.begin(next) }
     }
 
     /// Begins the unit of a container with the next record.

@@ -8,7 +8,7 @@
 //! A unit whose records the log has dropped stays as a gap: it leads to nothing, and adjacent gaps are one.
 //!
 //! The files `units.N` and `segments.N` of a checkpoint hold the number of units, 8 bytes, and the positions at which they begin,
-//! ascending, 8 bytes each, of which the highest bit marks a gap. In `units.N` the first position of each container follows, in the
+//! ascending, 8 bytes each, of which the highest bit marks a gap, and the next one the first unit of a stream. In `units.N` the first position of each container follows, in the
 //! order of their ordinals, with all bits set if it is unknown. In memory they take as much, and the cache gives that memory up.
 #![deny(clippy::indexing_slicing)]
 
@@ -27,8 +27,11 @@ const POSITIONS_PER_CALL: usize = 2048;
 /// The bit of the beginning of a gap.
 const GAP: u64 = 1 << 63;
 
+/// The bit of the beginning of the first unit of a stream.
+const STREAM: u64 = 1 << 62;
+
 fn first_of(start: u64) -> u64 {
-    start & !GAP
+    start & !(GAP | STREAM)
 }
 
 /// The beginnings of all units of a log.
@@ -46,8 +49,16 @@ pub(in crate::identify) struct Units {
 impl Units {
     /// Begins a unit with the next record of the log. A unit without records is none.
     pub(in crate::identify) fn begin(&mut self, next: Position) {
-        if self.starts.last() != Some(&next.0) {
+        if self.starts.last().map(|last| first_of(*last)) != Some(next.0) {
             self.starts.push(next.0);
+        }
+    }
+
+    /// Begins the first unit of a stream with the next record. Units of the stream before are not read with those after them.
+    pub(in crate::identify) fn begin_stream(&mut self, next: Position) {
+        self.begin(next);
+        if let Some(last) = self.starts.last_mut() {
+            *last |= STREAM;
         }
     }
 
@@ -92,7 +103,7 @@ impl Units {
             let is_kept = start & GAP == 0 && (index < until || index + 1 == old.len());
             let (first, next) = (first_of(*start), old.get(index + 1).map_or(end.0, |next| first_of(*next)));
             if is_kept {
-                self.starts.push(first);
+                self.starts.push(*start);
                 match kept.last_mut() {
                     Some(last) if last.end == first => last.end = next,
                     _ => kept.push(first..next),
@@ -132,12 +143,12 @@ impl Units {
         records_max: u32,
     ) -> Option<LogWindow> {
         let index = self.index_of(position.0)?;
-        let start = *self.starts.get(index).filter(|start| **start & GAP == 0)?;
+        let start = first_of(*self.starts.get(index).filter(|start| **start & GAP == 0)?);
         if end <= position {
             return None;
         }
         let after = self.starts.get(index + 1..).unwrap_or_default().iter();
-        let next = after.enumerate().find(|(number, start)| more as usize <= *number || **start & GAP != 0);
+        let next = after.enumerate().find(|(number, start)| more as usize <= *number || **start & (GAP | STREAM) != 0);
         let end = next.map_or(end.0, |(_, start)| first_of(*start));
         let max = u64::from(records_max);
         let start = if max < end - start { position.0.min(end.saturating_sub(max)).max(start) } else { start };
@@ -288,6 +299,22 @@ mod tests {
         assert_eq!((loaded.gap_pages(), loaded.mean_records(end)), (units.gap_pages(), 1_000));
         let left = units.keep(&Bitmap::default(), 0, end);
         assert_eq!((left.len(), left.first()), (1, Some(&(9_000..10_000))));
+    }
+
+    #[test]
+    fn units_that_are_read_with_another_one_are_of_its_stream() {
+        let mut units = Units::default();
+        for start in [0, 10, 20] {
+            units.begin_stream(Position(start * 10));
+            units.begin(Position(start * 10 + 50));
+        }
+        let around = |units: &Units, position, more| units.around(Position(position), Position(300), more, 900);
+        assert_eq!((around(&units, 10, 9), around(&units, 60, 9)), (Some(unit(0, 100)), Some(unit(50, 50))));
+        assert_eq!((around(&units, 210, 9), around(&units, 250, 0)), (Some(unit(200, 100)), Some(unit(250, 50))));
+        let mut named = Bitmap::default();
+        (0..6).filter(|number| *number != 1).for_each(|number| named.insert(number));
+        assert_eq!(units.keep(&named, 0, Position(300)), [0..50, 100..300]);
+        assert_eq!(around(&units, 110, 9), Some(unit(100, 100)));
     }
 
     #[test]
