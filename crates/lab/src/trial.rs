@@ -31,7 +31,7 @@ pub struct Trial {
     pub scale: u32,
     /// Whether all versions of the trace are one session. Otherwise each is one, as with successive backups.
     pub is_one_session: bool,
-    /// What is simulated of a repository.
+    /// The simulated parts of a repository.
     pub plan: Plan,
     /// Directory for files of a run.
     pub scratch: PathBuf,

@@ -17,7 +17,7 @@ pub use selective::Selective;
 
 use crate::types::{ContainerId, Sequence};
 
-/// Where a chunk is.
+/// The location of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Location {
     /// It is new: this session stores it.
@@ -39,7 +39,7 @@ pub struct Placed {
     pub location: Location,
 }
 
-/// What becomes of a chunk.
+/// The decision on a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// The reference stays.

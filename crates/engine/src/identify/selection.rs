@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Segments that are read for a segment of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Selection {
-    /// That of each hit, when the chunk arrives: no segment waits for its end.
+    /// The segment of each hit, when the chunk arrives: no segment waits for its end.
     Base,
     /// The most similar ones, at the end of the segment (Lillibridge et al., "Sparse Indexing", FAST 2009).
     Top {

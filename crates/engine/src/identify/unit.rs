@@ -43,7 +43,7 @@ pub enum PrefetchUnit {
     },
 }
 
-/// What the number of a unit has in addition if the index is near-exact.
+/// Addend of the number of a unit if the index is near-exact.
 pub(in crate::identify) const NEAR_EXACT: u8 = 3;
 
 /// Which files of units a checkpoint names.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use onefold_engine::types::Chunk;
 
-/// What a container has room for.
+/// The capacity of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Layout {
     /// So many bytes of chunks.

@@ -27,10 +27,10 @@ use crate::sim::rewriting::Rewrite;
 /// The session of all containers.
 const SESSION: SessionId = SessionId([7; 16]);
 
-/// What is simulated besides containers.
+/// Simulation in addition to containers.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Plan {
-    /// What a container has room for.
+    /// The capacity of a container.
     pub layout: Layout,
     /// Which duplicates are stored again.
     pub rewrite: Rewrite,
@@ -107,7 +107,7 @@ struct Version {
     references: PathBuf,
 }
 
-/// What was stored of a chunk before.
+/// Earlier copies of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Before {
     /// Nothing, or its container was reclaimed.
@@ -149,7 +149,7 @@ pub struct Repository {
     shunned: Vec<u32>,
     /// The newest container of each stored chunk, where it must be known what is stored again.
     truth: Option<HashMap<u64, Newest>>,
-    /// What was stored again in the present version.
+    /// Chunks stored again in the present version.
     pub again: StoredAgain,
     next_version: u64,
 }
