@@ -78,18 +78,19 @@ impl Store {
     /// it, which leave a full cache before it does.
     pub(in crate::identify) fn divide_into_units(&self, extents: Vec<LogExtent>) -> Vec<LogExtent> {
         let mut divided = Vec::with_capacity(extents.len());
-        for LogExtent { start, mut records } in extents {
+        for LogExtent { start, records } in extents {
+            let mut records = records.into_iter();
             let (log, mut number) = match &self.stream {
                 Some(stream) if start.is_in_stream() => (&stream.log, start.number()),
                 _ => (&self.log, start.number()),
             };
-            while !records.is_empty() {
+            while records.len() != 0 {
                 let window = log.around(number, 0, u32::MAX);
                 let len = window.map_or(records.len() as u64, |window| window.end() - number);
                 let len = usize::try_from(len).unwrap_or(usize::MAX).min(records.len());
-                let rest = records.split_off(len);
-                divided.push(LogExtent { start: Position(start.0 - start.number() + number), records });
-                (records, number) = (rest, number + len as u64);
+                let of_unit = records.by_ref().take(len).collect();
+                divided.push(LogExtent { start: Position(start.0 - start.number() + number), records: of_unit });
+                number += len as u64;
             }
         }
         divided.reverse();
